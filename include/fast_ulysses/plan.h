@@ -80,6 +80,7 @@ class FU_API ExchangePlan {
   struct Part {
     Spec spec;
     std::vector<std::int64_t> output_sizes;
+    bool contiguous_result;             // this rank's, as a result in a window must be
     std::int64_t largest_output_bytes;  // of any rank, contiguous
     std::int64_t window_offset_bytes;  // where this tensor starts in a window, the same on every rank
     std::vector<CopyList> push;        // by peer: this rank's input -> the peer's contiguous output (empty for itself)

@@ -3,6 +3,7 @@
 #include <unistd.h>
 
 #include "core/futex.h"
+#include "core/vote.h"
 
 namespace fast_ulysses {
 
@@ -12,10 +13,13 @@ ControlBoard::ControlBoard(const std::string& group, Bootstrap& bootstrap)
       who_("group '" + group + "', rank " + std::to_string(rank_) + " of " + std::to_string(size_)),
       segments_(SegmentSet::make(sizeof(ControlPage), bootstrap, "the control page of group '" + group + "'")) {
   // The memory is zeroed, which is the initial value of every word; peers may read it from now on.
-  segments_->lock_own();
-  mine().pid.store(getpid());
-  mine().state.store(static_cast<std::uint32_t>(RankState::kAlive));
-  bootstrap.barrier();  // flags are clear and locks are taken on every rank before anyone's first signal
+  // The vote is also a barrier: flags are clear and locks are taken on every rank before anyone's first signal.
+  vote(bootstrap, "the control page of group '" + group + "'", [&] {
+    segments_->lock_own();
+    mine().pid.store(getpid());
+    mine().state.store(static_cast<std::uint32_t>(RankState::kAlive));
+    return std::string();
+  });
 }
 
 void ControlBoard::ring(int peer) const noexcept {
@@ -58,7 +62,11 @@ std::string ControlBoard::describe(int rank) const {
 }
 
 void ControlBoard::publish_error(ErrorCode code, const std::string& text) noexcept {
-  mine().error_text.store(text);
+  {
+    const std::lock_guard<std::mutex> lock(publish_mutex_);  // abort() comes from any thread
+    if (!published_) mine().error_text.store(text);          // peers may be reading the first one
+    published_ = true;
+  }
   const std::uint64_t word = static_cast<std::uint64_t>(code) | static_cast<std::uint64_t>(rank_) << 8;
   for (int step = 1; step <= size_; ++step) {  // peers first, this rank last
     const int to = (rank_ + step) % size_;

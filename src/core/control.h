@@ -7,6 +7,7 @@
 #include <atomic>
 #include <cstdint>
 #include <memory>
+#include <mutex>
 #include <string>
 #include <vector>
 
@@ -94,6 +95,8 @@ class ControlBoard {
   std::string who_;
   std::unique_ptr<SegmentSet> segments_;
   int next_record_ = 0;
+  std::mutex publish_mutex_;
+  bool published_ = false;
 };
 
 }  // namespace fast_ulysses

@@ -106,6 +106,12 @@ void UlyssesGroup::Impl::check_call(const ExchangePlan& plan, const std::vector<
     }
     const UserWindow& window = windows_[static_cast<std::size_t>(windows[i])];
     if (dst[i] != window.memory.get()) throw InvalidArgument("destination " + std::to_string(i) + " is not the start of its window");
+    if (std::count(windows.begin(), windows.end(), windows[i]) > 1) {
+      throw InvalidArgument("window " + std::to_string(windows[i]) + " is given for more than one result");
+    }
+    if (!plan.parts()[i].contiguous_result) {
+      throw InvalidArgument("result " + std::to_string(i) + " is not contiguous; peers write a window as a contiguous tensor");
+    }
     if (plan.parts()[i].largest_output_bytes > window.heap->bytes()) {
       throw InvalidArgument("the result of the largest rank takes " + std::to_string(plan.parts()[i].largest_output_bytes) +
                             " bytes; window " + std::to_string(windows[i]) + " has " + std::to_string(window.heap->bytes()));
@@ -130,7 +136,7 @@ void UlyssesGroup::Impl::run(const ExchangePlan& plan, const std::vector<const v
                              const std::vector<int>& windows, const std::string& what) {
   int turn = 0;
   if (size_ > 1) {
-    fit(plan.window_bytes());
+    fit(plan.window_bytes(), what);
     turn = arena_.take_turn();
     // The caller reads its own windows whenever it likes until this call: their last use is now.
     const bool held = std::any_of(windows.begin(), windows.end(), [](int window) { return window >= 0; });
@@ -189,10 +195,10 @@ std::vector<Placement> UlyssesGroup::Impl::placements(const ExchangePlan& plan, 
 
 // The need is the largest of any rank, computed from the call's arguments, so all ranks come here together, or the
 // handshake in grow() says who does not.
-void UlyssesGroup::Impl::fit(std::int64_t window_bytes) {
+void UlyssesGroup::Impl::fit(std::int64_t window_bytes, const std::string& what) {
   if (window_bytes <= arena_.capacity_bytes()) return;
   ++counters_.growths;
-  grow("growth of the windows to " + std::to_string(window_bytes) + " bytes", window_bytes);
+  grow("growth of the windows to " + std::to_string(window_bytes) + " bytes for " + what, window_bytes);
 }
 
 void UlyssesGroup::Impl::grow(const std::string& what, std::int64_t capacity_bytes) {

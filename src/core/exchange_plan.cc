@@ -44,6 +44,15 @@ std::int64_t largest_output_bytes(const Spec& spec) {
   return largest;
 }
 
+// Strides of dims of one element say nothing.
+bool same_layout(const Sizes& sizes, const Sizes& strides, const Sizes& others) {
+  if (numel(sizes) == 0) return true;
+  for (std::size_t i = 0; i < sizes.size(); ++i) {
+    if (sizes[i] > 1 && strides[i] != others[i]) return false;
+  }
+  return true;
+}
+
 ExchangePlan::Part make_part(const TensorRequest& request, Spec spec, int rank) {
   ExchangePlan::Part part;
   const Sizes src_strides = in_bytes(request.strides, spec.elem_bytes);
@@ -51,6 +60,7 @@ ExchangePlan::Part make_part(const TensorRequest& request, Spec spec, int rank) 
   part.largest_output_bytes = largest_output_bytes(spec);
   const Sizes window_strides = contiguous_strides_bytes(part.output_sizes, spec.elem_bytes);
   const Sizes out_strides = request.out_strides ? in_bytes(*request.out_strides, spec.elem_bytes) : window_strides;
+  part.contiguous_result = same_layout(part.output_sizes, out_strides, window_strides);
   for (int peer = 0; peer < spec.size; ++peer) {
     const Sizes peer_strides = contiguous_strides_bytes(output_sizes(spec, peer), spec.elem_bytes);
     const bool self = peer == rank;

@@ -34,14 +34,31 @@ void check_options(const GroupOptions& options, int size) {
   }
 }
 
-void agree(const GroupOptions& options, Bootstrap& bootstrap) {
-  const std::vector<std::string> all = bootstrap.allgather(agreement_text(options));
-  for (std::size_t rank = 1; rank < all.size(); ++rank) {
-    if (all[rank] != all[0]) {
-      throw InvalidArgument("the ranks make different groups: rank 0 says " + all[0] + "; rank " + std::to_string(rank) +
-                            " says " + all[rank]);
+// Returns the planted fault. What is wrong on one rank alone is told to all: none of them waits for it.
+TestFault agree(const GroupOptions& options, Bootstrap& bootstrap) {
+  TestFault fault = TestFault::kNone;
+  std::string mine;
+  try {
+    check_options(options, bootstrap.size());
+    fault = test_fault_from_environment();
+    mine = "+" + agreement_text(options);
+  } catch (const InvalidArgument& error) {
+    mine = std::string("-") + error.what();
+  }
+  const std::vector<std::string> all = bootstrap.allgather(mine);
+  for (std::size_t rank = 0; rank < all.size(); ++rank) {
+    if (all[rank].substr(0, 1) != "+") {
+      throw InvalidArgument("rank " + std::to_string(rank) + " of " + std::to_string(all.size()) + ": " +
+                            (all[rank].empty() ? "no answer" : all[rank].substr(1)));
     }
   }
+  for (std::size_t rank = 1; rank < all.size(); ++rank) {
+    if (all[rank] != all[0]) {
+      throw InvalidArgument("the ranks make different groups: rank 0 says " + all[0].substr(1) + "; rank " +
+                            std::to_string(rank) + " says " + all[rank].substr(1));
+    }
+  }
+  return fault;
 }
 
 }  // namespace
@@ -49,13 +66,12 @@ void agree(const GroupOptions& options, Bootstrap& bootstrap) {
 UlyssesGroup::Impl::Impl(GroupOptions options, Bootstrap& bootstrap)
     : options_(std::move(options)),
       rank_(bootstrap.rank()),
-      size_(bootstrap.size()),
-      fault_(test_fault_from_environment()) {
-  check_options(options_, size_);
-  agree(options_, bootstrap);
+      size_(bootstrap.size()) {
+  fault_ = agree(options_, bootstrap);
   transport_ = make_shm_transport();
   transport_name_ = transport_->name();
   board_ = std::make_unique<ControlBoard>(options_.name, bootstrap);
+  who_ = board_->who();
   waiter_ = std::make_unique<Waiter>(*board_, options_.timeout_s, options_.poll_interrupt);
   meeting_ = std::make_unique<Meeting>(*board_, *waiter_);
   engine_ = make_host_engine(*board_, *waiter_, fault_);
@@ -70,8 +86,11 @@ UlyssesGroup::Impl::~Impl() {
 }
 
 void UlyssesGroup::Impl::leak() noexcept {
-  board_->leak();
-  static_cast<void>(board_.release());  // the waiter and the meeting refer to it
+  {
+    const std::lock_guard<std::mutex> lock(board_mutex_);
+    board_->leak();
+    static_cast<void>(board_.release());  // the waiter and the meeting refer to it
+  }
   arena_.leak();
   for (UserWindow& window : windows_) static_cast<void>(window.heap.release());
 }
@@ -82,16 +101,17 @@ void UlyssesGroup::Impl::remember_fault(const std::string& text) noexcept {
 }
 
 void UlyssesGroup::Impl::enter(const std::string& what) {
-  if (destroyed_.load()) throw StateError(board_->who() + ": " + what + ": the group was destroyed; make a new one with init_group");
+  if (destroyed_.load()) throw StateError(who_ + ": " + what + ": the group was destroyed; make a new one with init_group");
   check();
 }
 
 void UlyssesGroup::Impl::check() {
-  if (destroyed_.load()) return;
+  const std::lock_guard<std::mutex> board_lock(board_mutex_);
+  if (!board_) return;  // destroyed
   {
     const std::lock_guard<std::mutex> lock(fault_mutex_);
     if (fault_text_) {
-      throw StateError(board_->who() + ": the group is out of use since an earlier fault; destroy() it and make a new one. " +
+      throw StateError(who_ + ": the group is out of use since an earlier fault; destroy() it and make a new one. " +
                        "The fault: " + *fault_text_);
     }
   }
@@ -104,9 +124,10 @@ void UlyssesGroup::Impl::check() {
 }
 
 void UlyssesGroup::Impl::abort(const std::string& reason) {
-  // No lock: another thread may be waiting inside a call, and this is what ends it.
-  if (destroyed_.load()) return;
-  const std::string text = board_->who() + ": abort() was called: " + reason;
+  // Not mutex_: another thread may be waiting inside a call, and this is what ends it.
+  const std::lock_guard<std::mutex> board_lock(board_mutex_);
+  if (!board_) return;  // destroyed
+  const std::string text = who_ + ": abort() was called: " + reason;
   board_->publish_error(ErrorCode::kPeerError, text);
   remember_fault(text);
 }
@@ -153,6 +174,7 @@ void UlyssesGroup::Impl::destroy() {
     engine_.reset();
     meeting_.reset();
     waiter_.reset();
+    const std::lock_guard<std::mutex> board_lock(board_mutex_);
     board_.reset();
   }
   if (code != ErrorCode::kNone) throw_error(code, error_text);
@@ -197,7 +219,8 @@ void UlyssesGroup::a2a(const TensorRequest& request, const void* src, void* dst)
 
 void UlyssesGroup::a2a_qkv(const std::array<TensorRequest, 3>& requests, const std::array<const void*, 3>& src,
                            const std::array<void*, 3>& dst) {
-  exchange(*plan("a2a_qkv", {requests.begin(), requests.end()}), {src.begin(), src.end()}, {dst.begin(), dst.end()});
+  exchange(*plan("a2a_qkv", {requests.begin(), requests.end()}), std::vector<const void*>(src.begin(), src.end()),
+           std::vector<void*>(dst.begin(), dst.end()));
 }
 
 void UlyssesGroup::all_to_all_single(const void* src, void* dst, std::int64_t bytes) {
@@ -221,6 +244,7 @@ std::int64_t UlyssesGroup::window_bytes(int window) const { return impl_->window
 void UlyssesGroup::check() { impl_->check(); }
 void UlyssesGroup::reserve(std::int64_t bytes) {
   if (bytes < 0) throw InvalidArgument("reserve: " + std::to_string(bytes) + " bytes; must not be negative");
+  if (bytes == 0) return check();  // nothing to reserve
   impl_->resize("reserve", bytes);
 }
 void UlyssesGroup::trim() { impl_->resize("trim", 0); }

@@ -64,7 +64,7 @@ class UlyssesGroup::Impl {
   // Signals and waits, nothing else: an inserted or opening handshake, or the head of a host-side meeting.
   void handshake(const std::string& what);
   void handshake(std::uint32_t signature, const std::string& what);
-  void fit(std::int64_t window_bytes);
+  void fit(std::int64_t window_bytes, const std::string& what);
   void grow(const std::string& what, std::int64_t capacity_bytes);
   void run(const ExchangePlan& plan, const std::vector<const void*>& src, const std::vector<void*>& dst,
            const std::vector<int>& windows, const std::string& what);
@@ -77,8 +77,10 @@ class UlyssesGroup::Impl {
 
   const GroupOptions options_;
   const int rank_, size_;
-  const TestFault fault_;
+  TestFault fault_ = TestFault::kNone;
+  std::string who_;           // how messages begin, also when the board is gone
   mutable std::mutex mutex_;  // one call at a time
+  std::mutex board_mutex_;    // check() and abort() come from any thread: the board must not go under them
   std::unique_ptr<ControlBoard> board_;
   std::unique_ptr<Waiter> waiter_;
   std::unique_ptr<Meeting> meeting_;

@@ -1,4 +1,5 @@
 // Checks of a request and the shapes that follow from it.
+#include <algorithm>
 #include <limits>
 #include <numeric>
 
@@ -36,6 +37,28 @@ int checked_dim(const char* name, int dim, int ndim) {
   return positive;
 }
 
+// Leaves room for sums over tensors, windows and ranks.
+constexpr std::int64_t kMostBytes = std::numeric_limits<std::int64_t>::max() / 4096;
+
+void check_bytes(const Sizes& sizes, int elem_bytes) {
+  std::int64_t bytes = elem_bytes;
+  for (const std::int64_t size : sizes) {
+    if (size > 0 && bytes > kMostBytes / size) {
+      throw InvalidArgument("sizes " + list_text(sizes) + " overflow 64-bit byte counts");
+    }
+    if (size > 0) bytes *= size;
+  }
+}
+
+void check_reach(const Sizes& sizes, const Sizes& strides, int elem_bytes) {
+  for (std::size_t i = 0; i < sizes.size(); ++i) {
+    if (strides[i] > kMostBytes / elem_bytes / std::max<std::int64_t>(1, sizes[i])) {
+      throw InvalidArgument("strides " + list_text(strides) + " of sizes " + list_text(sizes) +
+                            " overflow 64-bit byte counts");
+    }
+  }
+}
+
 void check_layout(const TensorRequest& request) {
   const int ndim = static_cast<int>(request.sizes.size());
   if (ndim < kMinDims || ndim > kMaxDims) {
@@ -54,14 +77,10 @@ void check_layout(const TensorRequest& request) {
       if (stride < 0) throw InvalidArgument("strides " + list_text(*strides) + ": a stride must not be negative");
     }
   }
-  std::int64_t bytes = request.elem_bytes;
   for (const std::int64_t size : request.sizes) {
     if (size < 0) throw InvalidArgument("sizes " + list_text(request.sizes) + ": a size must not be negative");
-    if (size > 0 && bytes > std::numeric_limits<std::int64_t>::max() / 4096 / size) {
-      throw InvalidArgument("sizes " + list_text(request.sizes) + " overflow 64-bit byte counts");
-    }
-    if (size > 0) bytes *= size;
   }
+  check_bytes(request.sizes, request.elem_bytes);
 }
 
 Sizes checked_splits(const char* name, const Sizes& splits, int size) {
@@ -69,8 +88,12 @@ Sizes checked_splits(const char* name, const Sizes& splits, int size) {
     throw InvalidArgument(std::string(name) + " " + list_text(splits) + " has " + std::to_string(splits.size()) +
                           " entries; the group has " + std::to_string(size) + " ranks, one entry each is needed");
   }
+  std::int64_t sum = 0;
   for (const std::int64_t part : splits) {
     if (part < 0) throw InvalidArgument(std::string(name) + " " + list_text(splits) + ": an entry must not be negative");
+    if (__builtin_add_overflow(sum, part, &sum)) {
+      throw InvalidArgument(std::string(name) + " " + list_text(splits) + " add up to more than 64 bits hold");
+    }
   }
   return splits;
 }
@@ -128,6 +151,9 @@ Spec resolve(const TensorRequest& request, int rank, int size) {
   spec.global = request.sizes;
   spec.global[at(spec.gather_dim)] =
       std::accumulate(spec.gather_splits.begin(), spec.gather_splits.end(), std::int64_t{0});
+  check_bytes(spec.global, spec.elem_bytes);
+  check_reach(spec.global, request.strides, spec.elem_bytes);
+  if (request.out_strides) check_reach(spec.global, *request.out_strides, spec.elem_bytes);
   return spec;
 }
 

@@ -1,5 +1,7 @@
 #include "core/waiter.h"
 
+#include <algorithm>
+
 #include "fast_ulysses/log.h"
 
 namespace fast_ulysses {
@@ -63,29 +65,37 @@ void Waiter::sleep_until(const std::string& what, const std::function<bool()>& r
     const Clock::time_point now = Clock::now();
     if (now - looked >= std::chrono::milliseconds(kSliceMilliseconds)) {
       looked = now;
-      if (ready()) return;  // what has arrived counts, even if its sender is gone by now
-      look_around(what, missing(), start, told);
+      look_around(what, ready, missing, start, told);
     }
   }
 }
 
-void Waiter::look_around(const std::string& what, const std::vector<int>& missing, Clock::time_point start, bool& told) {
+void Waiter::look_around(const std::string& what, const std::function<bool()>& ready,
+                         const std::function<std::vector<int>()>& missing, Clock::time_point start, bool& told) {
   if (poll_interrupt_) poll_interrupt_();
-  for (const int rank : missing) {
+  std::vector<int> gone;
+  for (const int rank : missing()) {
     const bool left = board_.page(rank).state.load() == static_cast<std::uint32_t>(RankState::kDestroyed);
-    if (left || !board_.alive(rank)) {
-      board_.fail(ErrorCode::kPeerError, what + ": " + board_.describe(rank) + ", and has not arrived; destroy() the group");
-    }
+    if (left || !board_.alive(rank)) gone.push_back(rank);
+  }
+  // What has arrived counts, even if its sender is gone by now, and what it said before it went: so the look at the words
+  // comes after the look at the senders.
+  if (ready()) return;
+  if (board_.in_error()) board_.throw_if_error(what);
+  const std::vector<int> absent = missing();
+  for (const int rank : gone) {
+    if (std::find(absent.begin(), absent.end(), rank) == absent.end()) continue;
+    board_.fail(ErrorCode::kPeerError, what + ": " + board_.describe(rank) + ", and has not arrived; destroy() the group");
   }
   const double waited = std::chrono::duration<double>(Clock::now() - start).count();
   if (waited > timeout_s_) {
     board_.fail(ErrorCode::kPeerTimeout, what + ": not arrived after " + seconds_text(timeout_s_) + ": " +
-                                             ranks_text(board_, missing));
+                                             ranks_text(board_, absent));
   }
   if (waited > kTellAfterSeconds && !told) {
     told = true;
     log(LogLevel::kWarning, board_.who() + ": " + what + ": waiting for " + seconds_text(waited) + " for " +
-                                ranks_text(board_, missing));
+                                ranks_text(board_, absent));
   }
 }
 

@@ -42,7 +42,8 @@ class Waiter {
   static void pause() noexcept;
   void sleep_until(const std::string& what, const std::function<bool()>& ready,
                    const std::function<std::vector<int>()>& missing);
-  void look_around(const std::string& what, const std::vector<int>& missing, Clock::time_point start, bool& told);
+  void look_around(const std::string& what, const std::function<bool()>& ready,
+                   const std::function<std::vector<int>()>& missing, Clock::time_point start, bool& told);
 
   ControlBoard& board_;
   double timeout_s_;

@@ -39,6 +39,18 @@ struct Message {
   }
 };
 
+// Whether somebody still holds the socket of this address. A rank keeps its own open until all have said that they have
+// what they need, so a closed one belongs to a rank that has ended or given up.
+bool open_somewhere(const std::string& address) {
+  const int probe = socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0);
+  if (probe < 0) return true;  // says nothing about the peer: the timeout still bounds the wait
+  sockaddr_un name;
+  const socklen_t length = abstract_name(address, name);
+  const bool gone = connect(probe, reinterpret_cast<sockaddr*>(&name), length) != 0 && errno == ECONNREFUSED;
+  close(probe);
+  return !gone;
+}
+
 }  // namespace
 
 std::string random_token() {
@@ -121,6 +133,11 @@ std::vector<int> FdSocket::exchange(int rank, const std::vector<std::string>& ad
         received = true;
       }
       if (received || (to_send.empty() && to_receive == 0)) continue;
+      for (std::size_t peer = 0; peer < fds.size(); ++peer) {
+        if (!skip[peer] && fds[peer] < 0 && !open_somewhere(addresses[peer])) {
+          throw TransportError("rank " + std::to_string(peer) + " has ended or given up before all had its descriptor");
+        }
+      }
       if (std::chrono::steady_clock::now() > deadline) {
         throw TransportError("a peer sent no descriptor within " + std::to_string(timeout_s) + " s");
       }

@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <limits>
 #include <map>
 #include <mutex>
 
@@ -98,11 +99,15 @@ void check_memory(std::int64_t bytes, Bootstrap& bootstrap, const std::string& w
   for (const std::string& other : bootstrap.allgather(std::to_string(free_bytes))) {
     free_bytes = std::min<std::int64_t>(free_bytes, std::stoll(other));
   }
-  const std::int64_t asked = bytes * bootstrap.size();
-  if (asked > free_bytes) {
+  std::int64_t asked = 0;
+  if (__builtin_mul_overflow(bytes, std::int64_t{bootstrap.size()}, &asked)) {
+    asked = std::numeric_limits<std::int64_t>::max();
+  }
+  // An eighth stays for everybody else: these pages cannot be taken back, and a machine with none left kills processes.
+  if (asked > free_bytes - free_bytes / 8) {
     throw TransportError(what + " asks " + std::to_string(bytes) + " bytes of shared memory on each of " +
                          std::to_string(bootstrap.size()) + " ranks, " + std::to_string(asked) + " together; " +
-                         std::to_string(free_bytes) + " are free");
+                         std::to_string(free_bytes) + " are free, of which an eighth is left to others");
   }
 }
 
