@@ -147,6 +147,29 @@ def test_import_needs_no_gpu_and_starts_no_thread() -> None:
     assert run.stdout.strip() == fast_ulysses.__version__
 
 
+def check_cuda_tensors(context: Any) -> None:
+    with group_of(context, "shm") as group:
+        exchange = Exchange((2, 9, 4, 8), gather_splits=(5, 4))
+        whole = coded(exchange.sizes).cuda()
+        x, expected = exchange.input(whole, group), exchange.result(whole, group)
+        got = fast_ulysses.a2a(x, group, **exchange.arguments())
+        assert got.is_cuda
+        assert_bits(got, expected, "a CUDA tensor")
+        out = torch.empty_like(expected)
+        fast_ulysses.a2a(x, group, out=out, **exchange.arguments())
+        assert_bits(out, expected, "a CUDA tensor as out=")
+        assert_bits(fast_ulysses.unshard(x, group), whole, "unshard")
+        stats = group.stats()
+        assert (stats["native_bytes"], stats["fallback_calls"]) == (0, 2)
+        assert stats["fallback_reasons"] == {"a cuda tensor on transport 'shm', which serves CPU tensors": 2}
+        exchange_checked(group, exchange)  # CPU tensors still go natively
+
+
+def test_cuda_tensors_go_over_torch(pool: Pool, need: Callable[[str, bool, str], None]) -> None:
+    need("cuda", torch.cuda.is_available(), "torch sees no CUDA device")
+    pool.run(check_cuda_tensors, 2, timeout=120)
+
+
 def declared(body: list[ast.stmt]) -> dict[str, ast.stmt]:
     names: dict[str, ast.stmt] = {}
     for node in body:

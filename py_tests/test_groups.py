@@ -90,8 +90,8 @@ def test_data_is_in_group_rank_order(launch: Launch, transport: str) -> None:
     launch(check_strided_and_reordered, 4, transport)
 
 
-def check_one_rank_fails(context: Any) -> str | None:
-    with planted("transport-fail@2"):
+def check_one_rank_fails(context: Any, fault: str) -> str | None:
+    with planted(fault):
         with pytest.raises(TransportError) as caught:
             fast_ulysses.init_group(context.pg, transport="shm")
         with fast_ulysses.init_group(context.pg) as group:
@@ -104,8 +104,9 @@ def check_one_rank_fails(context: Any) -> str | None:
     return reason
 
 
-def test_a_transport_that_fails_on_one_rank_is_left_by_all(pool: Pool) -> None:
-    reasons = set(pool.run(check_one_rank_fails, 4))
+@pytest.mark.parametrize("fault", ["transport-fail@2", "transport-fail-late@2"])
+def test_a_transport_that_fails_on_one_rank_is_left_by_all(pool: Pool, fault: str) -> None:
+    reasons = set(pool.run(check_one_rank_fails, 4, fault))
     assert len(reasons) == 1
     assert "rank 2 (global rank 2): TransportError: planted" in reasons.pop()
 

@@ -15,7 +15,8 @@ constexpr int kVictim = 1;
 constexpr int kManyCalls = 200000;  // more than anyone gets to
 
 std::int64_t call(UlyssesGroup& group, std::uint64_t seed) {
-  return exchange_coded(group, "a2a", {balanced_case({1, 6 * group.size(), 2 * group.size(), 16}, 2, 1, group.size())}, seed);
+  return exchange_coded(group, "a2a", {balanced_case({1, 6 * group.size(), 2 * group.size(), 16}, 2, 1, group.size())},
+                        seed);
 }
 
 std::unique_ptr<UlyssesGroup> group_of(ForkRank& rank, double timeout_s = 60.0) {
@@ -169,7 +170,8 @@ TEST(Creation, EndsWhenARankIsKilledInIt) {
         const Ended& ended = all[static_cast<std::size_t>(rank)];
         EXPECT_FALSE(ended.stuck) << "rank " << rank << " hangs, meeting " << number;
         EXPECT_GT(ended.exit_code, kErrorExit) << ended.outcome.text;
-        EXPECT_LT(ended.outcome.seconds, 10.0) << "meeting " << number << ", came " << came << ": " << ended.outcome.text;
+        EXPECT_LT(ended.outcome.seconds, 10.0)
+            << "meeting " << number << ", came " << came << ": " << ended.outcome.text;
       }
     }
   }

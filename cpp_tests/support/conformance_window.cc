@@ -46,7 +46,8 @@ void results_arrive_in_windows(RankEnv& env) {
     CodedTensor in_a(q, env.rank(), 3 * seed), in_b(k, env.rank(), 3 * seed + 1), own(k, env.rank(), 3 * seed + 2);
     const auto before = group->counters();
     const auto plan = group->plan("a2a_qkv", {in_a.request(), in_b.request(), own.request()});
-    group->exchange(*plan, {in_a.src(), in_b.src(), own.src()}, {a_memory.get(), b_memory.get(), own.dst()}, {a, b, -1});
+    group->exchange(*plan, {in_a.src(), in_b.src(), own.src()}, {a_memory.get(), b_memory.get(), own.dst()},
+                    {a, b, -1});
     const auto after = group->counters();
     EXPECT_EQ(in_a.mismatches_at(a_memory.get()), 0);
     EXPECT_EQ(in_b.mismatches_at(b_memory.get()), 0);

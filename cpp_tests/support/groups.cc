@@ -17,8 +17,8 @@ extern "C" const char* __lsan_default_suppressions() {
 namespace fast_ulysses::tests {
 namespace {
 
-// A fence around tests that ask for too much on purpose: should a check be lost, the kernel refuses to reserve a segment
-// of more than this (EFBIG), where it would otherwise fill the machine's memory first.
+// A fence around tests that ask for too much on purpose: should a check be lost, the kernel refuses to reserve a
+// segment of more than this (EFBIG), where it would otherwise fill the machine's memory first.
 constexpr rlim_t kMostSegmentBytes = rlim_t{1} << 30;
 [[maybe_unused]] const bool fenced = [] {
   std::signal(SIGXFSZ, SIG_IGN);
@@ -71,7 +71,6 @@ Moved moved_by(const std::vector<TensorCase>& tensors, int rank, int size) {
   }
   return moved;
 }
-
 
 Holdings holdings() {
   Holdings found;

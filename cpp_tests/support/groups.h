@@ -34,7 +34,6 @@ struct Moved {
 };
 Moved moved_by(const std::vector<TensorCase>& tensors, int rank, int size);
 
-
 // What a process holds: descriptors, and mappings of this library's segments.
 struct Holdings {
   int descriptors = 0, mappings = 0;

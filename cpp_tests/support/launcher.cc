@@ -65,7 +65,8 @@ class SharedBootstrap final : public Bootstrap {
     for (int peer = 0; peer < size_; ++peer) {
       Slot& slot = board_.seats[peer].slots[number % 2];
       while (slot.number < number) {
-        if (Launcher::now_s() > limit) throw PeerTimeout("rank " + std::to_string(peer) + " did not come to the bootstrap");
+        if (Launcher::now_s() > limit)
+          throw PeerTimeout("rank " + std::to_string(peer) + " did not come to the bootstrap");
         nap();
       }
       all.emplace_back(slot.data, slot.bytes);
@@ -102,7 +103,10 @@ class SharedBootstrap final : public Bootstrap {
 }  // namespace
 
 ForkRank::ForkRank(Board& board, int rank, int size, double bootstrap_timeout_s)
-    : board_(board), rank_(rank), size_(size), world_(std::make_unique<SharedBootstrap>(board, rank, size, bootstrap_timeout_s)) {}
+    : board_(board),
+      rank_(rank),
+      size_(size),
+      world_(std::make_unique<SharedBootstrap>(board, rank, size, bootstrap_timeout_s)) {}
 ForkRank::~ForkRank() = default;
 void ForkRank::set_progress(int value) { board_.seats[rank_].progress = value; }
 int ForkRank::progress_of(int rank) const { return board_.seats[rank].progress; }

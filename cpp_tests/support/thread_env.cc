@@ -105,9 +105,8 @@ Outcome outcome_of(const std::function<void()>& body) {
 
 std::vector<Outcome> outcomes_of(int size, const std::function<void(RankEnv&)>& body) {
   std::vector<Outcome> outcomes(static_cast<std::size_t>(size));
-  in_threads(size, [&](RankEnv& env) {
-    outcomes[static_cast<std::size_t>(env.rank())] = outcome_of([&] { body(env); });
-  });
+  in_threads(size,
+             [&](RankEnv& env) { outcomes[static_cast<std::size_t>(env.rank())] = outcome_of([&] { body(env); }); });
   return outcomes;
 }
 

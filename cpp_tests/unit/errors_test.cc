@@ -54,7 +54,7 @@ TEST(Errors, NoCodeIsStillAnError) {
 TEST(Errors, NamesAreDistinct) {
   std::set<std::string> names;
   int count = 0;
-#define X(name, twin)                       \
+#define X(name, twin)                           \
   names.insert(error_name(ErrorCode::k##name)); \
   ++count;
   FU_FOR_EACH_ERROR(X)

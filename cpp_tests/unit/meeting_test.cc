@@ -9,7 +9,8 @@ namespace fast_ulysses::tests {
 namespace {
 
 struct Host {
-  Host(RankEnv& env, double timeout_s) : board("sp", env.world()), waiter(board, timeout_s, {}), meeting(board, waiter) {}
+  Host(RankEnv& env, double timeout_s)
+      : board("sp", env.world()), waiter(board, timeout_s, {}), meeting(board, waiter) {}
   ControlBoard board;
   Waiter waiter;
   Meeting meeting;
@@ -77,7 +78,8 @@ TEST(Vote, OneFailureIsEveryonesWithTheSameText) {
                 (std::vector<std::string>{"0", "1", "2"}));
       const Outcome outcome = outcome_of([&] {
         vote(bootstrap, "step two", [&]() -> std::string {
-          if (env.rank() > 0) throw StateError("rank " + std::to_string(env.rank()) + " cannot " + std::string(3000, '.'));
+          if (env.rank() > 0)
+            throw StateError("rank " + std::to_string(env.rank()) + " cannot " + std::string(3000, '.'));
           return "fine";
         });
       });

@@ -39,40 +39,55 @@ const Call kUsual = [](UlyssesGroup& group) { exchange_as(group, "a2a", tensor_o
 
 std::vector<Deviation> deviations() {
   return {
-      {"shape", kUsual, [](UlyssesGroup& group) { exchange_as(group, "a2a", tensor_of(group.size(), 16)); },
+      {"shape",
+       kUsual,
+       [](UlyssesGroup& group) { exchange_as(group, "a2a", tensor_of(group.size(), 16)); },
        {", 8]", ", 16]"}},
-      {"op", kUsual, [](UlyssesGroup& group) { exchange_as(group, "other_op", tensor_of(group.size())); },
+      {"op",
+       kUsual,
+       [](UlyssesGroup& group) { exchange_as(group, "other_op", tensor_of(group.size())); },
        {"a2a bits16", "other_op bits16"}},
-      {"dtype", kUsual,
+      {"dtype",
+       kUsual,
        [](UlyssesGroup& group) {
          exchange_as(group, "a2a", tensor_of(group.size()), [](TensorRequest& request) { request.dtype = "float16"; });
        },
        {"a2a bits16", "a2a float16"}},
-      {"tokens_without_splits", kUsual,
+      {"tokens_without_splits",
+       kUsual,
        [](UlyssesGroup& group) {
          const std::int64_t ranks = group.size();
          exchange_as(group, "a2a", balanced_case({1, 5 * ranks, 2 * ranks, 8}, 2, 1, group.size()),
                      [](TensorRequest& request) { request.gather_splits.reset(); });
        },
        {"from [4, 4", "from [5, 5"}},
-      {"direction", kUsual,
+      {"direction",
+       kUsual,
        [](UlyssesGroup& group) { exchange_as(group, "a2a", inverse(tensor_of(group.size()))); },
        {"scatter dim 2", "scatter dim 1"}},
       {"window", kUsual, [](UlyssesGroup& group) { into_window(group, 0); }, {"a2a bits16", "into window 0"}},
-      {"another_window", [](UlyssesGroup& group) { into_window(group, 1); },
-       [](UlyssesGroup& group) { into_window(group, 0); }, {"into window 1", "into window 0"}},
-      {"growth_on_one", kUsual, [](UlyssesGroup& group) { exchange_as(group, "a2a", tensor_of(group.size(), 9000)); },
+      {"another_window",
+       [](UlyssesGroup& group) { into_window(group, 1); },
+       [](UlyssesGroup& group) { into_window(group, 0); },
+       {"into window 1", "into window 0"}},
+      {"growth_on_one",
+       kUsual,
+       [](UlyssesGroup& group) { exchange_as(group, "a2a", tensor_of(group.size(), 9000)); },
        {", 8]", ", 9000]", "growth"}},
-      {"growth_on_both", [](UlyssesGroup& group) { exchange_as(group, "a2a", tensor_of(group.size(), 8000)); },
+      {"growth_on_both",
+       [](UlyssesGroup& group) { exchange_as(group, "a2a", tensor_of(group.size(), 8000)); },
        [](UlyssesGroup& group) { exchange_as(group, "a2a", tensor_of(group.size(), 9000)); },
        {", 8000]", ", 9000]"}},
       {"destroy", kUsual, [](UlyssesGroup& group) { group.destroy(); }, {"a2a bits16", "destroy"}},
       {"reserve", kUsual, [](UlyssesGroup& group) { group.reserve(1 << 20); }, {"a2a bits16", "reserve 1048576"}},
-      {"reserve_another", [](UlyssesGroup& group) { group.reserve(3 << 20); },
-       [](UlyssesGroup& group) { group.reserve(1 << 20); }, {"reserve 3145728", "reserve 1048576"}},
+      {"reserve_another",
+       [](UlyssesGroup& group) { group.reserve(3 << 20); },
+       [](UlyssesGroup& group) { group.reserve(1 << 20); },
+       {"reserve 3145728", "reserve 1048576"}},
       {"trim", kUsual, [](UlyssesGroup& group) { group.trim(); }, {"a2a bits16", "trim"}},
       {"empty", kUsual, [](UlyssesGroup& group) { group.empty_window(8); }, {"a2a bits16", "empty, window 2"}},
-      {"all_to_all_single", [](UlyssesGroup& group) {
+      {"all_to_all_single",
+       [](UlyssesGroup& group) {
          std::vector<char> bytes(static_cast<std::size_t>(8 * group.size()));
          std::vector<char> to = bytes;
          group.all_to_all_single(bytes.data(), to.data(), static_cast<std::int64_t>(bytes.size()));
@@ -91,7 +106,8 @@ class Mismatch : public testing::TestWithParam<std::tuple<int, Deviation>> {};
 TEST_P(Mismatch, IsToldToAll) {
   const auto& [ranks, deviation] = GetParam();
   if (kThreadSanitizer && ranks > 2) {
-    GTEST_SKIP() << "rows of a deviating rank meet rows of a third in one window: detected afterwards, a race by design";
+    GTEST_SKIP()
+        << "rows of a deviating rank meet rows of a third in one window: detected afterwards, a race by design";
   }
   const int other = ranks - 1;
   std::vector<Outcome> first(static_cast<std::size_t>(ranks)), second = first, end = first;

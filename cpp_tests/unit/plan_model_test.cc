@@ -175,7 +175,8 @@ void with_codes(const TensorCase& tensor, Layout layout, const Sizes& sizes, int
     std::uint64_t index = 1;  // of the element in the global tensor: an 8-byte code is unique
     for (std::size_t dim = 0; dim < sizes.size(); ++dim) {
       const std::int64_t global = position[dim] + (dim == at(divided_dim) ? first : 0);
-      index = index * static_cast<std::uint64_t>(tensor.global[dim] + 1) + (repeated[dim] ? 0 : static_cast<std::uint64_t>(global));
+      index = index * static_cast<std::uint64_t>(tensor.global[dim] + 1) +
+              (repeated[dim] ? 0 : static_cast<std::uint64_t>(global));
     }
     visit(buffer.data() + offset * buffer.elem_bytes, index * 0x9e3779b97f4a7c15u, buffer.first_elem + offset);
   });

@@ -31,7 +31,8 @@ TEST(SharedText, IsNeverSeenHalfWritten) {
   Text text;
   std::atomic<bool> stop{false};
   std::thread writer([&] {
-    for (int i = 0; i < 20000; ++i) text.store(std::string(static_cast<std::size_t>(i % 100 + 1), static_cast<char>('a' + i % 26)));
+    for (int i = 0; i < 20000; ++i)
+      text.store(std::string(static_cast<std::size_t>(i % 100 + 1), static_cast<char>('a' + i % 26)));
     stop = true;
   });
   std::int64_t torn = 0;

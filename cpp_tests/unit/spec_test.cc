@@ -65,34 +65,86 @@ constexpr std::int64_t kHuge = std::numeric_limits<std::int64_t>::max();
 
 std::vector<Refusal> refusals() {
   return {
-      {"two_dims", [](TensorRequest& r) { r.sizes = {4, 4}; }, {"2 dims [4, 4]", "3 to 5"}},
+      {"two_dims",
+       [](TensorRequest& r) {
+         r.sizes = {4, 4};
+       },
+       {"2 dims [4, 4]", "3 to 5"}},
       {"six_dims", [](TensorRequest& r) { r.sizes = {1, 1, 1, 1, 1, 1}; }, {"6 dims", "3 to 5"}},
       {"element", [](TensorRequest& r) { r.elem_bytes = 16; }, {"16 bytes (bfloat16)", "1, 2, 4 and 8"}},
-      {"stride_count", [](TensorRequest& r) { r.strides = {8, 1}; }, {"2 strides [8, 1]", "[2, 6, 12, 8]"}},
+      {"stride_count",
+       [](TensorRequest& r) {
+         r.strides = {8, 1};
+       },
+       {"2 strides [8, 1]", "[2, 6, 12, 8]"}},
       {"negative_stride", [](TensorRequest& r) { r.strides[1] = -96; }, {"[576, -96, 8, 1]", "negative"}},
-      {"out_stride_count", [](TensorRequest& r) { r.out_strides = Sizes{8, 1}; }, {"2 strides [8, 1]"}},
-      {"negative_out_stride", [](TensorRequest& r) { r.out_strides = Sizes{1, 1, -8, 1}; }, {"-8", "negative"}},
+      {"out_stride_count",
+       [](TensorRequest& r) {
+         r.out_strides = Sizes{8, 1};
+       },
+       {"2 strides [8, 1]"}},
+      {"negative_out_stride",
+       [](TensorRequest& r) {
+         r.out_strides = Sizes{1, 1, -8, 1};
+       },
+       {"-8", "negative"}},
       {"negative_size", [](TensorRequest& r) { r.sizes[0] = -2; }, {"[-2, 6, 12, 8]", "negative"}},
       {"huge_size", [](TensorRequest& r) { r.sizes[0] = kHuge; }, {"overflow"}},
       {"huge_stride", [](TensorRequest& r) { r.strides[0] = kHuge; }, {"overflow"}},
-      {"huge_out_stride", [](TensorRequest& r) { r.out_strides = Sizes{kHuge, 32, 8, 1}; }, {"overflow"}},
+      {"huge_out_stride",
+       [](TensorRequest& r) {
+         r.out_strides = Sizes{kHuge, 32, 8, 1};
+       },
+       {"overflow"}},
       {"scatter_dim", [](TensorRequest& r) { r.scatter_dim = 4; }, {"scatter_dim is 4", "-4 to 3"}},
       {"gather_dim", [](TensorRequest& r) { r.gather_dim = -5; }, {"gather_dim is -5", "-4 to 3"}},
       {"last_dim", [](TensorRequest& r) { r.scatter_dim = -1; }, {"scatter_dim is -1", "last dim", "first 3 dims"}},
       {"same_dim", [](TensorRequest& r) { r.gather_dim = -2; }, {"both 2", "must differ"}},
-      {"uneven", [](TensorRequest& r) { r.sizes[2] = 30; },
+      {"uneven",
+       [](TensorRequest& r) { r.sizes[2] = 30; },
        {"scatter_dim 2 has size 30", "4 ranks", "[8, 8, 7, 7]", "2, 3, 5, 6, 10, 15, 30 ranks"}},
       {"prime", [](TensorRequest& r) { r.sizes[2] = 127; }, {"size 127", "1 ranks"}},
-      {"scatter_count", [](TensorRequest& r) { r.scatter_splits = Sizes{6, 6}; }, {"scatter_splits [6, 6]", "4 ranks"}},
-      {"scatter_sum", [](TensorRequest& r) { r.scatter_splits = Sizes{4, 4, 4, 4}; }, {"add up to 16", "size 12"}},
-      {"scatter_negative", [](TensorRequest& r) { r.scatter_splits = Sizes{14, -2, 0, 0}; }, {"-2", "negative"}},
-      {"scatter_overflow", [](TensorRequest& r) { r.scatter_splits = Sizes{kHuge, kHuge, 14, 0}; }, {"64 bits"}},
+      {"scatter_count",
+       [](TensorRequest& r) {
+         r.scatter_splits = Sizes{6, 6};
+       },
+       {"scatter_splits [6, 6]", "4 ranks"}},
+      {"scatter_sum",
+       [](TensorRequest& r) {
+         r.scatter_splits = Sizes{4, 4, 4, 4};
+       },
+       {"add up to 16", "size 12"}},
+      {"scatter_negative",
+       [](TensorRequest& r) {
+         r.scatter_splits = Sizes{14, -2, 0, 0};
+       },
+       {"-2", "negative"}},
+      {"scatter_overflow",
+       [](TensorRequest& r) {
+         r.scatter_splits = Sizes{kHuge, kHuge, 14, 0};
+       },
+       {"64 bits"}},
       {"gather_count", [](TensorRequest& r) { r.gather_splits = Sizes{6}; }, {"gather_splits [6]", "4 ranks"}},
-      {"gather_own", [](TensorRequest& r) { r.gather_splits = Sizes{6, 5, 6, 6}; },
+      {"gather_own",
+       [](TensorRequest& r) {
+         r.gather_splits = Sizes{6, 5, 6, 6};
+       },
        {"rank 1 holds 5", "size 6", "gather_dim 1"}},
-      {"gather_negative", [](TensorRequest& r) { r.gather_splits = Sizes{-1, 6, 6, 6}; }, {"-1", "negative"}},
-      {"gather_overflow", [](TensorRequest& r) { r.gather_splits = Sizes{kHuge, 6, 1, 1}; }, {"64 bits"}},
-      {"gather_huge", [](TensorRequest& r) { r.gather_splits = Sizes{kHuge / 2, 6, 1, 1}; }, {"overflow"}},
+      {"gather_negative",
+       [](TensorRequest& r) {
+         r.gather_splits = Sizes{-1, 6, 6, 6};
+       },
+       {"-1", "negative"}},
+      {"gather_overflow",
+       [](TensorRequest& r) {
+         r.gather_splits = Sizes{kHuge, 6, 1, 1};
+       },
+       {"64 bits"}},
+      {"gather_huge",
+       [](TensorRequest& r) {
+         r.gather_splits = Sizes{kHuge / 2, 6, 1, 1};
+       },
+       {"overflow"}},
   };
 }
 

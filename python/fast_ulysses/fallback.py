@@ -4,6 +4,9 @@ Bytes are moved (`view(torch.uint8)`), because gloo refuses several dtypes; the 
 bit. On CPU tensors every exchange is preceded by a small all-gather of what each rank is about to call, so that ranks
 that disagree all raise `CollectiveMismatch` and nothing is delivered. On CUDA tensors that check would make the host
 wait for the device, so it is left out there.
+
+After a fault (a peer that died or never came, an interrupt) collectives may still be in flight on the process group:
+it should then be destroyed together with the group.
 """
 
 from __future__ import annotations

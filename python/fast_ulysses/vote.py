@@ -113,10 +113,11 @@ def _try_native(
     problem: str | None = None
     own_fault = True
     try:
-        _planted_fault(rank)
+        _planted_fault("transport-fail", rank)
         native = _C.Group(
             rank, len(everyone), name, native_channel.allgather, own.transport, own.timeout_s, own.heap_bytes
         )
+        _planted_fault("transport-fail-late", rank)
     except MeetingFailed as failed:
         problem, own_fault = str(failed), False
     except Exception as error:  # any failure of one rank, whatever its kind, has to reach the vote
@@ -142,12 +143,11 @@ def _try_native(
     return None, reason
 
 
-def _planted_fault(rank: int) -> None:
-    """FAST_ULYSSES_TEST_FAULT=transport-fail@2 lets the native transport fail on group rank 2, for tests."""
-    for fault in os.environ.get("FAST_ULYSSES_TEST_FAULT", "").split(","):
-        kind, _, where = fault.partition("@")
-        if kind == "transport-fail" and where == str(rank):
-            raise TransportError(f"planted by FAST_ULYSSES_TEST_FAULT={fault}")
+def _planted_fault(kind: str, rank: int) -> None:
+    """FAST_ULYSSES_TEST_FAULT=transport-fail@2 lets group rank 2 fail before, ..-late@2 after the others are ready."""
+    fault = f"{kind}@{rank}"
+    if os.environ.get("FAST_ULYSSES_TEST_FAULT") == fault:
+        raise TransportError(f"planted by FAST_ULYSSES_TEST_FAULT={fault}")
 
 
 def _left(label: str, failed: MeetingFailed) -> PeerError:
