@@ -9,6 +9,7 @@
 #include <tuple>
 #include <vector>
 
+#include "core/result_pool.h"
 #include "dlpack.h"
 #include "fast_ulysses/errors.h"
 #include "fast_ulysses/group.h"
@@ -23,15 +24,16 @@ namespace fast_ulysses {
 namespace {
 
 using Ints = std::vector<std::int64_t>;
-// sizes, strides, elem_bytes, dtype, scatter_dim, gather_dim, scatter_splits, gather_splits, out_strides
+// sizes, strides, elem_bytes, dtype, scatter_dim, gather_dim, scatter_splits, gather_splits, out_strides,
+// scatter_starts
 using TensorTuple = std::tuple<Ints, Ints, int, std::string, int, int, std::optional<Ints>, std::optional<Ints>,
-                               std::optional<Ints>>;
+                               std::optional<Ints>, std::optional<Ints>>;
 
 std::vector<TensorRequest> requests_of(const std::vector<TensorTuple>& tensors) {
   std::vector<TensorRequest> requests;
   for (const TensorTuple& tensor : tensors) {
-    const auto& [sizes, strides, elem_bytes, dtype, scatter_dim, gather_dim, scatter, gather, out] = tensor;
-    requests.push_back({sizes, strides, elem_bytes, dtype, scatter_dim, gather_dim, scatter, gather, out});
+    const auto& [sizes, strides, elem_bytes, dtype, scatter_dim, gather_dim, scatter, gather, out, starts] = tensor;
+    requests.push_back({sizes, strides, elem_bytes, dtype, scatter_dim, gather_dim, scatter, gather, out, starts});
   }
   return requests;
 }
@@ -46,9 +48,11 @@ class PythonBootstrap final : public Bootstrap {
   std::vector<std::string> allgather(const std::string& bytes) override {
     const py::gil_scoped_acquire gil;
     std::vector<std::string> all;
-    for (const py::handle item : allgather_(py::bytes(bytes))) all.push_back(py::cast<std::string>(py::cast<py::bytes>(item)));
+    for (const py::handle item : allgather_(py::bytes(bytes)))
+      all.push_back(py::cast<std::string>(py::cast<py::bytes>(item)));
     if (static_cast<int>(all.size()) != size_) {
-      throw StateError("allgather returned " + std::to_string(all.size()) + " items for " + std::to_string(size_) + " ranks");
+      throw StateError("allgather returned " + std::to_string(all.size()) + " items for " + std::to_string(size_) +
+                       " ranks");
     }
     return all;
   }
@@ -77,26 +81,42 @@ std::unique_ptr<UlyssesGroup> make_group(int rank, int size, const std::string& 
   return UlyssesGroup::create(std::move(options), bootstrap);
 }
 
+std::vector<const void*> sources_of(const std::vector<std::uintptr_t>& addresses) {
+  std::vector<const void*> sources;
+  for (const std::uintptr_t address : addresses) sources.push_back(reinterpret_cast<const void*>(address));
+  return sources;
+}
+
+std::vector<void*> destinations_of(const std::vector<std::uintptr_t>& addresses) {
+  std::vector<void*> destinations;
+  for (const std::uintptr_t address : addresses) destinations.push_back(reinterpret_cast<void*>(address));
+  return destinations;
+}
+
 void exchange(UlyssesGroup& group, const ExchangePlan& plan, const std::vector<std::uintptr_t>& src,
               const std::vector<std::uintptr_t>& dst, const std::vector<int>& windows) {
-  std::vector<const void*> sources;
-  std::vector<void*> destinations;
-  for (const std::uintptr_t address : src) sources.push_back(reinterpret_cast<const void*>(address));
-  for (const std::uintptr_t address : dst) destinations.push_back(reinterpret_cast<void*>(address));
+  const std::vector<const void*> sources = sources_of(src);
+  const std::vector<void*> destinations = destinations_of(dst);
   const py::gil_scoped_release release;
   group.exchange(plan, sources, destinations, windows);
 }
 
-// The whole window as bytes. The capsule, and the tensor made of it, own a share of the memory.
-py::capsule window_dlpack(const UlyssesGroup& group, int window) {
+std::shared_ptr<PendingExchange> exchange_async(UlyssesGroup& group, std::shared_ptr<ExchangePlan> plan,
+                                                const std::vector<std::uintptr_t>& src,
+                                                const std::vector<std::uintptr_t>& dst) {
+  return group.exchange_async(std::move(plan), sources_of(src), destinations_of(dst));
+}
+
+// `bytes` of host memory as a DLPack capsule. The capsule, and the tensor made of it, own a share of the memory.
+py::capsule bytes_dlpack(std::shared_ptr<void> memory, std::int64_t bytes) {
   struct Owner {
     dlpack::ManagedTensor managed;
     std::int64_t shape;
     std::shared_ptr<void> memory;
   };
-  auto* const owner = new Owner{{}, group.window_bytes(window), group.window_memory(window)};
-  owner->managed.tensor = {owner->memory.get(), {dlpack::kDeviceCpu, 0}, 1, {dlpack::kCodeUnsigned, 8, 1},
-                           &owner->shape, nullptr, 0};
+  auto* const owner = new Owner{{}, bytes, std::move(memory)};
+  owner->managed.tensor = {
+      owner->memory.get(), {dlpack::kDeviceCpu, 0}, 1, {dlpack::kCodeUnsigned, 8, 1}, &owner->shape, nullptr, 0};
   owner->managed.context = owner;
   owner->managed.deleter = [](dlpack::ManagedTensor* self) { delete static_cast<Owner*>(self->context); };
   return py::capsule(&owner->managed, "dltensor", [](PyObject* capsule) {
@@ -171,6 +191,10 @@ void define_plan(py::module_& module) {
 
 void define_group(py::module_& module) {
   const auto released = py::call_guard<py::gil_scoped_release>();
+  py::class_<PendingExchange, std::shared_ptr<PendingExchange>>(module, "PendingExchange")
+      .def("done", &PendingExchange::done)
+      .def(
+          "wait", [](PendingExchange& pending) { pending.wait(poll_python_signals); }, released);
   py::class_<UlyssesGroup>(module, "Group")
       .def(py::init(&make_group), py::arg("rank"), py::arg("size"), py::arg("name"), py::arg("allgather"),
            py::arg("transport") = "auto", py::arg("timeout_s") = 600.0, py::arg("heap_bytes") = 0)
@@ -184,9 +208,16 @@ void define_group(py::module_& module) {
             return std::const_pointer_cast<ExchangePlan>(group.plan(op, requests_of(tensors)));
           },
           py::arg("op"), py::arg("tensors"))
-      .def("exchange", &exchange, py::arg("plan"), py::arg("src"), py::arg("dst"), py::arg("windows") = std::vector<int>())
+      .def("exchange", &exchange, py::arg("plan"), py::arg("src"), py::arg("dst"),
+           py::arg("windows") = std::vector<int>())
+      .def("exchange_async", &exchange_async, py::arg("plan"), py::arg("src"), py::arg("dst"))
       .def("empty_window", &UlyssesGroup::empty_window, py::arg("bytes"), released)
-      .def("window_dlpack", &window_dlpack, py::arg("window"))
+      .def(
+          "window_dlpack",
+          [](const UlyssesGroup& group, int window) {
+            return bytes_dlpack(group.window_memory(window), group.window_bytes(window));
+          },
+          py::arg("window"))
       .def("check", &UlyssesGroup::check, released)
       .def("stats", &UlyssesGroup::counters, released)
       .def("reserve", &UlyssesGroup::reserve, py::arg("bytes"), released)
@@ -205,5 +236,8 @@ PYBIND11_MODULE(_C, module) {
   fu::define_plan(module);
   fu::define_group(module);
   module.def("balanced_split", &fu::balanced_split, py::arg("total"), py::arg("parts"));
+  module.def(
+      "take_result", [](std::int64_t bytes) { return fu::bytes_dlpack(fu::ResultPool::instance().take(bytes), bytes); },
+      py::arg("bytes"));
   module.def("set_log_sink", &fu::set_python_log_sink, py::arg("sink"));
 }

@@ -7,13 +7,13 @@
 #include "fast_ulysses/visibility.h"
 
 // X(enumerator and class, Python builtin twin)
-#define FU_FOR_EACH_ERROR(X)            \
-  X(InvalidArgument, ValueError)        \
-  X(StateError, RuntimeError)           \
-  X(TransportError, RuntimeError)       \
-  X(CudaError, RuntimeError)            \
-  X(PeerTimeout, TimeoutError)          \
-  X(PeerError, ConnectionError)         \
+#define FU_FOR_EACH_ERROR(X)      \
+  X(InvalidArgument, ValueError)  \
+  X(StateError, RuntimeError)     \
+  X(TransportError, RuntimeError) \
+  X(CudaError, RuntimeError)      \
+  X(PeerTimeout, TimeoutError)    \
+  X(PeerError, ConnectionError)   \
   X(CollectiveMismatch, RuntimeError)
 
 namespace fast_ulysses {
@@ -34,10 +34,10 @@ class FU_API Error : public std::runtime_error {
   ErrorCode code_;
 };
 
-#define X(name, twin)                                                                   \
-  class FU_API name : public Error {                                                    \
-   public:                                                                              \
-    explicit name(const std::string& text) : Error(ErrorCode::k##name, text) {}         \
+#define X(name, twin)                                                           \
+  class FU_API name : public Error {                                            \
+   public:                                                                      \
+    explicit name(const std::string& text) : Error(ErrorCode::k##name, text) {} \
   };
 FU_FOR_EACH_ERROR(X)
 #undef X

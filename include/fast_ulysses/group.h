@@ -2,10 +2,13 @@
 #pragma once
 
 #include <array>
+#include <condition_variable>
 #include <cstdint>
+#include <exception>
 #include <functional>
 #include <map>
 #include <memory>
+#include <mutex>
 #include <string>
 #include <vector>
 
@@ -23,6 +26,21 @@ struct GroupOptions {
   std::int64_t heap_bytes = 0;     // windows of this capacity from the start; 0: made at the first exchange
   // Called about every 100 ms by a thread that waits; may throw, which breaks the wait and faults the group.
   std::function<void()> poll_interrupt;
+};
+
+// The end of an exchange that was begun by exchange_async. Any thread.
+class FU_API PendingExchange {
+ public:
+  bool done() const;
+  // Blocks until the exchange has ended, then throws what it threw. `poll_interrupt` is called about every 100 ms.
+  void wait(const std::function<void()>& poll_interrupt = {});
+  void finish(std::exception_ptr error) noexcept;  // for the library
+
+ private:
+  mutable std::mutex mutex_;
+  std::condition_variable changed_;
+  bool done_ = false;
+  std::exception_ptr error_;
 };
 
 // Threads: calls of one group are serialised by a mutex; every rank must make them in the same order.
@@ -49,16 +67,22 @@ class FU_API UlyssesGroup {
   std::shared_ptr<const ExchangePlan> plan(const std::string& op, const std::vector<TensorRequest>& requests) const;
 
   // Collective. One source and one destination address for each tensor of the plan; the sources may be overwritten as
-  // soon as the call returns. `windows[i]` >= 0 says that dst[i] is the window of that number (whole, contiguous): peers
-  // then write into it directly, behind an opening handshake. The same list on every rank.
+  // soon as the call returns. `windows[i]` >= 0 says that dst[i] is the window of that number (whole, contiguous):
+  // peers then write into it directly, behind an opening handshake. The same list on every rank.
   void exchange(const ExchangePlan& plan, const std::vector<const void*>& src, const std::vector<void*>& dst,
                 const std::vector<int>& windows = {});
+
+  // Collective; returns at once. The exchange runs in the order of the calls, and every later call of this group comes
+  // after it. Sources and destinations must stay as they are until it is done. Any number may be under way.
+  std::shared_ptr<PendingExchange> exchange_async(std::shared_ptr<const ExchangePlan> plan,
+                                                  std::vector<const void*> src, std::vector<void*> dst);
 
   // plan() and exchange() in one; the plan is made anew each time.
   void a2a(const TensorRequest& request, const void* src, void* dst);
   void a2a_qkv(const std::array<TensorRequest, 3>& requests, const std::array<const void*, 3>& src,
                const std::array<void*, 3>& dst);
-  // As torch.distributed.all_to_all_single with equal parts: `bytes` bytes, the i-th of size() equal parts goes to rank i.
+  // As torch.distributed.all_to_all_single with equal parts: `bytes` bytes, the i-th of size() equal parts goes to rank
+  // i.
   void all_to_all_single(const void* src, void* dst, std::int64_t bytes);
 
   // Collective: symmetric memory that the caller may hold and pass to exchange(). Each rank says what it needs, every

@@ -33,10 +33,13 @@ struct TensorRequest {
   std::optional<std::vector<std::int64_t>> scatter_splits;
   std::optional<std::vector<std::int64_t>> gather_splits;
   std::optional<std::vector<std::int64_t>> out_strides;  // of the result, in elements; absent: contiguous
+  // Where each rank's part of scatter_dim starts. Absent: one part behind the other, covering it all. Given, with
+  // scatter_splits: parts may overlap, so several ranks get the same rows (replicated key/value heads).
+  std::optional<std::vector<std::int64_t>> scatter_starts;
 };
 
-// `planes` times `rows` rows of `row_bytes` bytes: what one pitched copy of a copy engine can do. Offsets count from the
-// first element of either tensor. A source pitch of 0 repeats a row.
+// `planes` times `rows` rows of `row_bytes` bytes: what one pitched copy of a copy engine can do. Offsets count from
+// the first element of either tensor. A source pitch of 0 repeats a row.
 struct StridedCopy {
   std::int64_t src_offset_bytes, dst_offset_bytes;
   std::int64_t row_bytes;
@@ -49,12 +52,13 @@ using CopyList = std::vector<StridedCopy>;
 
 // A checked request: what the ranks have in common.
 struct Spec {
-  int size = 0;                        // ranks
+  int size = 0;  // ranks
   int elem_bytes = 0;
   std::string dtype;
-  int scatter_dim = 0, gather_dim = 0;                    // not negative
-  std::vector<std::int64_t> global;                       // both dims whole
+  int scatter_dim = 0, gather_dim = 0;                      // not negative
+  std::vector<std::int64_t> global;                         // both dims whole
   std::vector<std::int64_t> scatter_splits, gather_splits;  // one length a rank
+  std::vector<std::int64_t> scatter_starts;                 // one offset a rank
 };
 
 // Checks a request from its arguments alone (so all ranks refuse it alike) and resolves the defaults. `rank` is only
@@ -82,10 +86,10 @@ class FU_API ExchangePlan {
     std::vector<std::int64_t> output_sizes;
     bool contiguous_result;             // this rank's, as a result in a window must be
     std::int64_t largest_output_bytes;  // of any rank, contiguous
-    std::int64_t window_offset_bytes;  // where this tensor starts in a window, the same on every rank
-    std::vector<CopyList> push;        // by peer: this rank's input -> the peer's contiguous output (empty for itself)
-    std::vector<CopyList> place;       // by peer: this rank's window -> its result (empty for itself)
-    CopyList own;                      // this rank's input -> its result
+    std::int64_t window_offset_bytes;   // where this tensor starts in a window, the same on every rank
+    std::vector<CopyList> push;         // by peer: this rank's input -> the peer's contiguous output (empty for itself)
+    std::vector<CopyList> place;        // by peer: this rank's window -> its result (empty for itself)
+    CopyList own;                       // this rank's input -> its result
   };
 
   // `op` names the call in messages. Throws InvalidArgument.
@@ -97,6 +101,8 @@ class FU_API ExchangePlan {
   const std::vector<Part>& parts() const noexcept { return parts_; }
   // What the ranks must agree on, in words: the call record. Equal on all ranks that make the same call.
   const std::string& text() const noexcept { return text_; }
+  // Its hash: what flags carry.
+  std::uint32_t signature() const noexcept { return signature_; }
   // The largest window that any rank needs: a pure function of common facts, so all ranks grow alike.
   std::int64_t window_bytes() const noexcept { return window_bytes_; }
   // What this rank sends to its peers.
@@ -107,6 +113,7 @@ class FU_API ExchangePlan {
   int rank_ = 0, size_ = 0;
   std::vector<Part> parts_;
   std::string text_;
+  std::uint32_t signature_ = 0;
   std::int64_t window_bytes_ = 0, wire_bytes_ = 0, own_bytes_ = 0;
 };
 

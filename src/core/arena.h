@@ -11,11 +11,14 @@
 namespace fast_ulysses {
 
 // Handshakes are counted in program order, which is the same on all ranks, so all decide alike. A region whose last use
-// was enqueued after `count` handshakes may be written again once one more has been enqueued: this rank's signal of that
-// handshake is ordered after the use, and a peer writes only behind its own wait for that signal.
+// was enqueued after `count` handshakes may be written again once one more has been enqueued: this rank's signal of
+// that handshake is ordered after the use, and a peer writes only behind its own wait for that signal.
 class Book {
  public:
-  void used(std::uint64_t count) noexcept { last_use_ = count; used_ = true; }
+  void used(std::uint64_t count) noexcept {
+    last_use_ = count;
+    used_ = true;
+  }
   bool free_at(std::uint64_t count) const noexcept { return !used_ || count > last_use_; }
 
  private:

@@ -18,7 +18,7 @@
 namespace fast_ulysses {
 
 inline constexpr int kMaxRanks = 64;
-inline constexpr int kCallRecords = 32;        // calls of different kinds that can still be named
+inline constexpr int kCallRecords = 32;  // calls of different kinds that can still be named
 inline constexpr int kMeetingBytes = 1000;
 
 enum class RankState : std::uint32_t { kStarting = 0, kAlive = 1, kDestroyed = 2 };
@@ -43,13 +43,13 @@ struct alignas(64) MeetingSlot {
 struct ControlPage {
   std::atomic<std::uint32_t> state;  // RankState
   std::atomic<std::int32_t> pid;
-  std::atomic<std::uint64_t> op;         // calls begun
-  std::atomic<std::uint32_t> current;    // signature of the call this rank is in, 0 outside
+  std::atomic<std::uint64_t> op;                      // calls begun
+  std::atomic<std::uint32_t> current;                 // signature of the call this rank is in, 0 outside
   alignas(64) std::atomic<std::uint64_t> error_word;  // code | rank << 8; 0: none
-  SharedText<256> error_text;                      // of the error that this rank was the first to find
-  alignas(64) std::atomic<std::uint32_t> sleeping;  // 1 while this rank may sleep on its doorbell
-  std::atomic<std::uint32_t> doorbell;              // a futex
-  FlagPair flags[kMaxRanks];                        // by the rank that writes them
+  SharedText<256> error_text;                         // of the error that this rank was the first to find
+  alignas(64) std::atomic<std::uint32_t> sleeping;    // 1 while this rank may sleep on its doorbell
+  std::atomic<std::uint32_t> doorbell;                // a futex
+  FlagPair flags[kMaxRanks];                          // by the rank that writes them
   MeetingSlot meetings[2];
   CallRecord records[kCallRecords];
 };

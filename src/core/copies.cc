@@ -83,7 +83,7 @@ Sizes block_sizes(const Spec& spec, int from, int to) {
 CopyList block_copies(const Spec& spec, int from, int to, const Sizes& src_strides_bytes,
                       const Sizes& dst_strides_bytes) {
   Sizes src_starts(spec.global.size(), 0), dst_starts(spec.global.size(), 0);
-  src_starts[at(spec.scatter_dim)] = part_starts(spec.scatter_splits)[at(to)];
+  src_starts[at(spec.scatter_dim)] = spec.scatter_starts[at(to)];
   dst_starts[at(spec.gather_dim)] = part_starts(spec.gather_splits)[at(from)];
   return lower(block_sizes(spec, from, to), spec.elem_bytes, src_starts, src_strides_bytes, dst_starts,
                dst_strides_bytes);

@@ -35,7 +35,17 @@ std::string call_text(const ExchangePlan& plan, const std::vector<int>& windows)
   return text;
 }
 
-bool is_window(const std::vector<int>& windows, std::size_t part) { return part < windows.size() && windows[part] >= 0; }
+bool is_window(const std::vector<int>& windows, std::size_t part) {
+  return part < windows.size() && windows[part] >= 0;
+}
+
+// Of the group's own windows: nothing when the caller's windows take it all.
+std::int64_t needed_bytes(const ExchangePlan& plan, const std::vector<int>& windows) {
+  for (std::size_t i = 0; i < plan.parts().size(); ++i) {
+    if (!is_window(windows, i)) return plan.window_bytes();
+  }
+  return 0;
+}
 
 }  // namespace
 
@@ -105,16 +115,19 @@ void UlyssesGroup::Impl::check_call(const ExchangePlan& plan, const std::vector<
                             std::to_string(windows_.size()));
     }
     const UserWindow& window = windows_[static_cast<std::size_t>(windows[i])];
-    if (dst[i] != window.memory.get()) throw InvalidArgument("destination " + std::to_string(i) + " is not the start of its window");
+    if (dst[i] != window.memory.get())
+      throw InvalidArgument("destination " + std::to_string(i) + " is not the start of its window");
     if (std::count(windows.begin(), windows.end(), windows[i]) > 1) {
       throw InvalidArgument("window " + std::to_string(windows[i]) + " is given for more than one result");
     }
     if (!plan.parts()[i].contiguous_result) {
-      throw InvalidArgument("result " + std::to_string(i) + " is not contiguous; peers write a window as a contiguous tensor");
+      throw InvalidArgument("result " + std::to_string(i) +
+                            " is not contiguous; peers write a window as a contiguous tensor");
     }
     if (plan.parts()[i].largest_output_bytes > window.heap->bytes()) {
-      throw InvalidArgument("the result of the largest rank takes " + std::to_string(plan.parts()[i].largest_output_bytes) +
-                            " bytes; window " + std::to_string(windows[i]) + " has " + std::to_string(window.heap->bytes()));
+      throw InvalidArgument("the result of the largest rank takes " +
+                            std::to_string(plan.parts()[i].largest_output_bytes) + " bytes; window " +
+                            std::to_string(windows[i]) + " has " + std::to_string(window.heap->bytes()));
     }
   }
 }
@@ -125,18 +138,30 @@ void UlyssesGroup::Impl::exchange(const ExchangePlan& plan, const std::vector<co
   enter(plan.text());
   check_call(plan, src, dst, windows);
   const std::string what = call_text(plan, windows);
-  const CallScope scope(*board_, signature_of(what), what);
-  faulting(what, [&] { run(plan, src, dst, windows, what); });
+  const std::uint32_t signature = windows.empty() ? plan.signature() : signature_of(what);
+  const CallScope scope(*board_, signature, what);
+  faulting(what, [&] { run(plan, src, dst, windows, what, signature); });
   ++counters_.calls;
   counters_.native_bytes += plan.wire_bytes();
   counters_.own_bytes += plan.own_bytes();
 }
 
-void UlyssesGroup::Impl::run(const ExchangePlan& plan, const std::vector<const void*>& src, const std::vector<void*>& dst,
-                             const std::vector<int>& windows, const std::string& what) {
+std::shared_ptr<PendingExchange> UlyssesGroup::Impl::exchange_async(std::shared_ptr<const ExchangePlan> plan,
+                                                                    std::vector<const void*> src,
+                                                                    std::vector<void*> dst) {
+  enter(plan->text());
+  check_call(*plan, src, dst, {});
+  return queue_.push(
+      [this, plan = std::move(plan), src = std::move(src), dst = std::move(dst)] { exchange(*plan, src, dst, {}); });
+}
+
+void UlyssesGroup::Impl::run(const ExchangePlan& plan, const std::vector<const void*>& src,
+                             const std::vector<void*>& dst, const std::vector<int>& windows, const std::string& what,
+                             std::uint32_t signature) {
   int turn = 0;
+  engine_->expect(plan.wire_bytes() + plan.own_bytes());
   if (size_ > 1) {
-    fit(plan.window_bytes(), what);
+    fit(needed_bytes(plan, windows), what);
     turn = arena_.take_turn();
     // The caller reads its own windows whenever it likes until this call: their last use is now.
     const bool held = std::any_of(windows.begin(), windows.end(), [](int window) { return window >= 0; });
@@ -148,7 +173,7 @@ void UlyssesGroup::Impl::run(const ExchangePlan& plan, const std::vector<const v
     }
   }
   engine_->begin(nullptr);
-  const Handshake call = size_ > 1 ? next_handshake(signature_of(what), what) : Handshake{};
+  const Handshake call = size_ > 1 ? next_handshake(signature, what) : Handshake{};
   if (size_ > 1) {
     if (fault_ == TestFault::kEarlySignal) engine_->signal(call);
     push(plan, src, windows, turn);
@@ -187,7 +212,8 @@ std::vector<Placement> UlyssesGroup::Impl::placements(const ExchangePlan& plan, 
     for (int peer = 0; peer < size_; ++peer) {
       const CopyList& copies = part.place[static_cast<std::size_t>(peer)];
       if (copies.empty()) continue;
-      list.push_back({peer, &copies, arena_.window(rank_, turn) + part.window_offset_bytes, static_cast<char*>(dst[i])});
+      list.push_back(
+          {peer, &copies, arena_.window(rank_, turn) + part.window_offset_bytes, static_cast<char*>(dst[i])});
     }
   }
   return list;
@@ -205,7 +231,9 @@ void UlyssesGroup::Impl::grow(const std::string& what, std::int64_t capacity_byt
   handshake(what);  // in the common flags, where any other call of a peer is seen
   engine_->synchronize();
   meeting_->set_purpose(what);
+  counters_.capacity_bytes = 0;
   arena_.resize(capacity_bytes, *transport_, *meeting_);
+  counters_.capacity_bytes = arena_.capacity_bytes();
 }
 
 void UlyssesGroup::Impl::resize(const std::string& what, std::int64_t capacity_bytes) {
@@ -242,7 +270,8 @@ int UlyssesGroup::Impl::empty_window(std::int64_t bytes) {
 const UserWindow& UlyssesGroup::Impl::window(int window) const {
   const std::lock_guard<std::mutex> lock(mutex_);
   if (window < 0 || window >= static_cast<int>(windows_.size())) {
-    throw InvalidArgument("window " + std::to_string(window) + " does not exist; the group has " + std::to_string(windows_.size()));
+    throw InvalidArgument("window " + std::to_string(window) + " does not exist; the group has " +
+                          std::to_string(windows_.size()));
   }
   return windows_[static_cast<std::size_t>(window)];
 }

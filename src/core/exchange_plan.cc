@@ -1,8 +1,10 @@
 #include <algorithm>
 #include <numeric>
 
+#include "core/protocol.h"
 #include "core/strings.h"
 #include "fast_ulysses/errors.h"
+#include "fast_ulysses/partition.h"
 #include "fast_ulysses/plan.h"
 
 namespace fast_ulysses {
@@ -32,8 +34,9 @@ std::int64_t total_bytes(const CopyList& copies) {
 // The call record of one tensor. It holds global facts alone, so equal calls have equal texts on all ranks.
 std::string spec_text(const Spec& spec) {
   return spec.dtype + " " + list_text(spec.global) + " scatter dim " + std::to_string(spec.scatter_dim) + " by " +
-         list_text(spec.scatter_splits) + ", gather dim " + std::to_string(spec.gather_dim) + " from " +
-         list_text(spec.gather_splits);
+         list_text(spec.scatter_splits) +
+         (spec.scatter_starts == part_starts(spec.scatter_splits) ? "" : " at " + list_text(spec.scatter_starts)) +
+         ", gather dim " + std::to_string(spec.gather_dim) + " from " + list_text(spec.gather_splits);
 }
 
 std::int64_t largest_output_bytes(const Spec& spec) {
@@ -74,8 +77,8 @@ ExchangePlan::Part make_part(const TensorRequest& request, Spec spec, int rank) 
 
 }  // namespace
 
-std::shared_ptr<const ExchangePlan> ExchangePlan::make(const std::string& op, const std::vector<TensorRequest>& requests,
-                                                       int rank, int size) {
+std::shared_ptr<const ExchangePlan> ExchangePlan::make(const std::string& op,
+                                                       const std::vector<TensorRequest>& requests, int rank, int size) {
   if (requests.empty()) throw InvalidArgument(op + ": no tensor given");
   auto plan = std::make_shared<ExchangePlan>();
   plan->rank_ = rank;
@@ -95,6 +98,7 @@ std::shared_ptr<const ExchangePlan> ExchangePlan::make(const std::string& op, co
     for (const CopyList& copies : part.push) plan->wire_bytes_ += total_bytes(copies);
     plan->own_bytes_ += total_bytes(part.own);
   }
+  plan->signature_ = protocol::signature_of(plan->text_.data(), plan->text_.size());
   return plan;
 }
 

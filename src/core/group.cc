@@ -3,6 +3,7 @@
 
 #include "core/group_impl.h"
 #include "core/protocol.h"
+#include "core/result_pool.h"
 #include "core/vote.h"
 #include "engine/host.h"
 #include "fast_ulysses/log.h"
@@ -24,7 +25,8 @@ void check_options(const GroupOptions& options, int size) {
     throw InvalidArgument("transport '" + options.transport + "' is not known; 'auto' and 'shm' are");
   }
   if (size < 1 || size > kMaxRanks) {
-    throw InvalidArgument("a group of " + std::to_string(size) + " ranks; 1 to " + std::to_string(kMaxRanks) + " are supported");
+    throw InvalidArgument("a group of " + std::to_string(size) + " ranks; 1 to " + std::to_string(kMaxRanks) +
+                          " are supported");
   }
   if (!(options.timeout_s > 0)) {
     throw InvalidArgument("timeout_s is " + std::to_string(options.timeout_s) + "; it must be positive");
@@ -64,9 +66,7 @@ TestFault agree(const GroupOptions& options, Bootstrap& bootstrap) {
 }  // namespace
 
 UlyssesGroup::Impl::Impl(GroupOptions options, Bootstrap& bootstrap)
-    : options_(std::move(options)),
-      rank_(bootstrap.rank()),
-      size_(bootstrap.size()) {
+    : options_(std::move(options)), rank_(bootstrap.rank()), size_(bootstrap.size()), queue_(options_.poll_interrupt) {
   fault_ = agree(options_, bootstrap);
   transport_ = make_shm_transport();
   transport_name_ = transport_->name();
@@ -75,13 +75,17 @@ UlyssesGroup::Impl::Impl(GroupOptions options, Bootstrap& bootstrap)
   waiter_ = std::make_unique<Waiter>(*board_, options_.timeout_s, options_.poll_interrupt);
   meeting_ = std::make_unique<Meeting>(*board_, *waiter_);
   engine_ = make_host_engine(*board_, *waiter_, fault_);
-  if (size_ > 1 && options_.heap_bytes > 0) arena_.resize(options_.heap_bytes, *transport_, bootstrap);
+  if (size_ > 1 && options_.heap_bytes > 0) {
+    arena_.resize(options_.heap_bytes, *transport_, bootstrap);
+    counters_.capacity_bytes = arena_.capacity_bytes();
+  }
 }
 
 // R6: nothing here meets a peer, throws, or frees what a peer may use.
 UlyssesGroup::Impl::~Impl() {
   if (destroyed_.load() || !board_) return;
-  log(LogLevel::kWarning, board_->who() + ": destroy() was not called; its shared memory is kept until the process ends");
+  log(LogLevel::kWarning,
+      board_->who() + ": destroy() was not called; its shared memory is kept until the process ends");
   leak();
 }
 
@@ -101,7 +105,8 @@ void UlyssesGroup::Impl::remember_fault(const std::string& text) noexcept {
 }
 
 void UlyssesGroup::Impl::enter(const std::string& what) {
-  if (destroyed_.load()) throw StateError(who_ + ": " + what + ": the group was destroyed; make a new one with init_group");
+  if (destroyed_.load())
+    throw StateError(who_ + ": " + what + ": the group was destroyed; make a new one with init_group");
   check();
 }
 
@@ -170,6 +175,7 @@ void UlyssesGroup::Impl::destroy() {
     leak();  // a peer may be anywhere: it keeps what it maps, and so do we
   } else {
     arena_ = Arena();
+    counters_.capacity_bytes = 0;
     windows_.clear();  // memory that the caller still holds stays: each window's owner is shared
     engine_.reset();
     meeting_.reset();
@@ -177,22 +183,28 @@ void UlyssesGroup::Impl::destroy() {
     const std::lock_guard<std::mutex> board_lock(board_mutex_);
     board_.reset();
   }
+  queue_.stop();
   if (code != ErrorCode::kNone) throw_error(code, error_text);
 }
 
 std::map<std::string, std::int64_t> UlyssesGroup::Impl::counters() const {
-  const std::lock_guard<std::mutex> lock(mutex_);
   return {{"calls", counters_.calls},
           {"native_bytes", counters_.native_bytes},
           {"own_bytes", counters_.own_bytes},
           {"handshakes", counters_.handshakes},
           {"inserted_handshakes", counters_.inserted_handshakes},
           {"growths", counters_.growths},
-          {"capacity_bytes", arena_.capacity_bytes()}};
+          {"capacity_bytes", counters_.capacity_bytes}};
 }
 
 UlyssesGroup::UlyssesGroup(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
-UlyssesGroup::~UlyssesGroup() = default;
+
+UlyssesGroup::~UlyssesGroup() {
+  if (impl_->idle()) return;
+  // A thread is inside an exchange of this group, perhaps waiting for a peer: nothing here may wait for it, or go.
+  log(LogLevel::kWarning, "group '" + name() + "': dropped with exchanges under way and without destroy()");
+  static_cast<void>(impl_.release());
+}
 
 std::unique_ptr<UlyssesGroup> UlyssesGroup::create(GroupOptions options, Bootstrap& bootstrap) {
   return std::unique_ptr<UlyssesGroup>(new UlyssesGroup(std::make_unique<Impl>(std::move(options), bootstrap)));
@@ -208,9 +220,15 @@ std::shared_ptr<const ExchangePlan> UlyssesGroup::plan(const std::string& op,
   return ExchangePlan::make(op, requests, rank(), size());
 }
 
-void UlyssesGroup::exchange(const ExchangePlan& plan, const std::vector<const void*>& src, const std::vector<void*>& dst,
-                            const std::vector<int>& windows) {
+void UlyssesGroup::exchange(const ExchangePlan& plan, const std::vector<const void*>& src,
+                            const std::vector<void*>& dst, const std::vector<int>& windows) {
+  impl_->drain();
   impl_->exchange(plan, src, dst, windows);
+}
+
+std::shared_ptr<PendingExchange> UlyssesGroup::exchange_async(std::shared_ptr<const ExchangePlan> plan,
+                                                              std::vector<const void*> src, std::vector<void*> dst) {
+  return impl_->exchange_async(std::move(plan), std::move(src), std::move(dst));
 }
 
 void UlyssesGroup::a2a(const TensorRequest& request, const void* src, void* dst) {
@@ -238,18 +256,29 @@ void UlyssesGroup::all_to_all_single(const void* src, void* dst, std::int64_t by
   exchange(*plan("all_to_all_single", {request}), {src}, {dst});
 }
 
-int UlyssesGroup::empty_window(std::int64_t bytes) { return impl_->empty_window(bytes); }
+int UlyssesGroup::empty_window(std::int64_t bytes) {
+  impl_->drain();
+  return impl_->empty_window(bytes);
+}
 std::shared_ptr<void> UlyssesGroup::window_memory(int window) const { return impl_->window(window).memory; }
 std::int64_t UlyssesGroup::window_bytes(int window) const { return impl_->window(window).heap->bytes(); }
 void UlyssesGroup::check() { impl_->check(); }
 void UlyssesGroup::reserve(std::int64_t bytes) {
   if (bytes < 0) throw InvalidArgument("reserve: " + std::to_string(bytes) + " bytes; must not be negative");
   if (bytes == 0) return check();  // nothing to reserve
+  impl_->drain();
   impl_->resize("reserve", bytes);
 }
-void UlyssesGroup::trim() { impl_->resize("trim", 0); }
+void UlyssesGroup::trim() {
+  impl_->drain();
+  ResultPool::instance().trim();
+  impl_->resize("trim", 0);
+}
 void UlyssesGroup::abort(const std::string& reason) { impl_->abort(reason); }
-void UlyssesGroup::destroy() { impl_->destroy(); }
+void UlyssesGroup::destroy() {
+  impl_->drain();
+  impl_->destroy();
+}
 std::map<std::string, std::int64_t> UlyssesGroup::counters() const { return impl_->counters(); }
 
 }  // namespace fast_ulysses

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "core/arena.h"
+#include "core/async_queue.h"
 #include "core/control.h"
 #include "core/meeting.h"
 #include "core/test_fault.h"
@@ -25,8 +26,10 @@ struct UserWindow {
   std::shared_ptr<void> memory;  // this rank's part
 };
 
+// Read by any thread at any time, also while a call waits.
 struct Counters {
-  std::int64_t calls = 0, native_bytes = 0, own_bytes = 0, handshakes = 0, inserted_handshakes = 0, growths = 0;
+  std::atomic<std::int64_t> calls{0}, native_bytes{0}, own_bytes{0}, handshakes{0}, inserted_handshakes{0}, growths{0},
+      capacity_bytes{0};
 };
 
 class UlyssesGroup::Impl {
@@ -36,6 +39,11 @@ class UlyssesGroup::Impl {
 
   void exchange(const ExchangePlan& plan, const std::vector<const void*>& src, const std::vector<void*>& dst,
                 const std::vector<int>& windows);
+  std::shared_ptr<PendingExchange> exchange_async(std::shared_ptr<const ExchangePlan> plan,
+                                                  std::vector<const void*> src, std::vector<void*> dst);
+  // Every later call comes after the asynchronous ones: called by the public face before each.
+  void drain() { queue_.drain(); }
+  bool idle() { return queue_.idle(); }
   int empty_window(std::int64_t bytes);
   const UserWindow& window(int window) const;
   void check();
@@ -67,7 +75,7 @@ class UlyssesGroup::Impl {
   void fit(std::int64_t window_bytes, const std::string& what);
   void grow(const std::string& what, std::int64_t capacity_bytes);
   void run(const ExchangePlan& plan, const std::vector<const void*>& src, const std::vector<void*>& dst,
-           const std::vector<int>& windows, const std::string& what);
+           const std::vector<int>& windows, const std::string& what, std::uint32_t signature);
   void push(const ExchangePlan& plan, const std::vector<const void*>& src, const std::vector<int>& windows, int turn);
   std::vector<Placement> placements(const ExchangePlan& plan, const std::vector<void*>& dst,
                                     const std::vector<int>& windows, int turn) const;
@@ -94,6 +102,7 @@ class UlyssesGroup::Impl {
   mutable std::mutex fault_mutex_;
   std::optional<std::string> fault_text_;
   std::atomic<bool> destroyed_{false};
+  AsyncQueue queue_;
 };
 
 }  // namespace fast_ulysses

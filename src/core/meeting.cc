@@ -50,7 +50,8 @@ std::vector<std::string> Meeting::allgather(const std::string& bytes) {
     }
     return ranks;
   };
-  waiter_.until(what_, [&] { return missing().empty(); }, missing);
+  waiter_.until(
+      what_, [&] { return missing().empty(); }, missing);
   std::vector<std::string> all;
   for (int peer = 0; peer < size(); ++peer) all.push_back(take(board_.page(peer).meetings[number % 2]));
   return all;

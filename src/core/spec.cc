@@ -62,7 +62,8 @@ void check_reach(const Sizes& sizes, const Sizes& strides, int elem_bytes) {
 void check_layout(const TensorRequest& request) {
   const int ndim = static_cast<int>(request.sizes.size());
   if (ndim < kMinDims || ndim > kMaxDims) {
-    throw InvalidArgument("the tensor has " + std::to_string(ndim) + " dims " + list_text(request.sizes) + "; 3 to 5 are supported");
+    throw InvalidArgument("the tensor has " + std::to_string(ndim) + " dims " + list_text(request.sizes) +
+                          "; 3 to 5 are supported");
   }
   if (request.elem_bytes != 1 && request.elem_bytes != 2 && request.elem_bytes != 4 && request.elem_bytes != 8) {
     throw InvalidArgument("elements of " + std::to_string(request.elem_bytes) + " bytes (" + request.dtype +
@@ -70,8 +71,8 @@ void check_layout(const TensorRequest& request) {
   }
   for (const Sizes* strides : {&request.strides, request.out_strides ? &*request.out_strides : &request.strides}) {
     if (strides->size() != request.sizes.size()) {
-      throw InvalidArgument(std::to_string(strides->size()) + " strides " + list_text(*strides) + " for a tensor of sizes " +
-                            list_text(request.sizes));
+      throw InvalidArgument(std::to_string(strides->size()) + " strides " + list_text(*strides) +
+                            " for a tensor of sizes " + list_text(request.sizes));
     }
     for (const std::int64_t stride : *strides) {
       if (stride < 0) throw InvalidArgument("strides " + list_text(*strides) + ": a stride must not be negative");
@@ -90,7 +91,8 @@ Sizes checked_splits(const char* name, const Sizes& splits, int size) {
   }
   std::int64_t sum = 0;
   for (const std::int64_t part : splits) {
-    if (part < 0) throw InvalidArgument(std::string(name) + " " + list_text(splits) + ": an entry must not be negative");
+    if (part < 0)
+      throw InvalidArgument(std::string(name) + " " + list_text(splits) + ": an entry must not be negative");
     if (__builtin_add_overflow(sum, part, &sum)) {
       throw InvalidArgument(std::string(name) + " " + list_text(splits) + " add up to more than 64 bits hold");
     }
@@ -104,17 +106,34 @@ Sizes resolve_scatter(const TensorRequest& request, int dim, int size) {
     if (total % size != 0) {
       throw InvalidArgument("scatter_dim " + std::to_string(dim) + " has size " + std::to_string(total) + ", which " +
                             std::to_string(size) + " ranks do not divide evenly; pass scatter_splits (for example " +
-                            list_text(balanced_split(total, size)) + ") or use one of " + divisors_text(total) + " ranks");
+                            list_text(balanced_split(total, size)) + ") or use one of " + divisors_text(total) +
+                            " ranks");
     }
     return Sizes(at(size), total / size);
   }
   Sizes splits = checked_splits("scatter_splits", *request.scatter_splits, size);
+  if (request.scatter_starts) return splits;  // checked against their starts
   const std::int64_t sum = std::accumulate(splits.begin(), splits.end(), std::int64_t{0});
   if (sum != total) {
-    throw InvalidArgument("scatter_splits " + list_text(splits) + " add up to " + std::to_string(sum) + "; scatter_dim " +
-                          std::to_string(dim) + " has size " + std::to_string(total));
+    throw InvalidArgument("scatter_splits " + list_text(splits) + " add up to " + std::to_string(sum) +
+                          "; scatter_dim " + std::to_string(dim) + " has size " + std::to_string(total));
   }
   return splits;
+}
+
+Sizes resolve_starts(const TensorRequest& request, const Sizes& splits, int dim, int size) {
+  if (!request.scatter_starts) return part_starts(splits);
+  if (!request.scatter_splits) throw InvalidArgument("scatter_starts are given without scatter_splits");
+  Sizes starts = checked_splits("scatter_starts", *request.scatter_starts, size);
+  const std::int64_t total = request.sizes[at(dim)];
+  for (std::size_t rank = 0; rank < starts.size(); ++rank) {
+    if (starts[rank] > total || splits[rank] > total - starts[rank]) {
+      throw InvalidArgument("scatter_starts " + list_text(starts) + " and scatter_splits " + list_text(splits) +
+                            ": the part of rank " + std::to_string(rank) + " ends beyond scatter_dim " +
+                            std::to_string(dim) + ", which has size " + std::to_string(total));
+    }
+  }
+  return starts;
 }
 
 Sizes resolve_gather(const TensorRequest& request, int dim, int rank, int size) {
@@ -144,9 +163,11 @@ Spec resolve(const TensorRequest& request, int rank, int size) {
   spec.scatter_dim = checked_dim("scatter_dim", request.scatter_dim, ndim);
   spec.gather_dim = checked_dim("gather_dim", request.gather_dim, ndim);
   if (spec.scatter_dim == spec.gather_dim) {
-    throw InvalidArgument("scatter_dim and gather_dim are both " + std::to_string(spec.scatter_dim) + "; they must differ");
+    throw InvalidArgument("scatter_dim and gather_dim are both " + std::to_string(spec.scatter_dim) +
+                          "; they must differ");
   }
   spec.scatter_splits = resolve_scatter(request, spec.scatter_dim, size);
+  spec.scatter_starts = resolve_starts(request, spec.scatter_splits, spec.scatter_dim, size);
   spec.gather_splits = resolve_gather(request, spec.gather_dim, rank, size);
   spec.global = request.sizes;
   spec.global[at(spec.gather_dim)] =

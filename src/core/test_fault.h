@@ -12,8 +12,8 @@ enum class TestFault {
   kDropOpening,  // drop-opening: no handshake before peers write a window that the caller holds
 };
 
-// Throws InvalidArgument for a name that is not in the list, so that a control is never unarmed by a typing error. Faults
-// that belong to other layers ("transport-fail@2") are none here.
+// Throws InvalidArgument for a name that is not in the list, so that a control is never unarmed by a typing error.
+// Faults that belong to other layers ("transport-fail@2") are none here.
 TestFault test_fault_from_environment();
 
 }  // namespace fast_ulysses

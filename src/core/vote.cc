@@ -22,8 +22,8 @@ std::vector<std::string> vote(Bootstrap& bootstrap, const std::string& what, con
   std::vector<std::string> ballots = bootstrap.allgather(ballot);
   for (std::size_t rank = 0; rank < ballots.size(); ++rank) {
     if (ballots[rank].empty() || ballots[rank][0] != '+') {
-      throw TransportError(what + " failed on rank " + std::to_string(rank) + " of " + std::to_string(ballots.size()) + ": " +
-                           (ballots[rank].empty() ? "no answer" : ballots[rank].substr(1)));
+      throw TransportError(what + " failed on rank " + std::to_string(rank) + " of " + std::to_string(ballots.size()) +
+                           ": " + (ballots[rank].empty() ? "no answer" : ballots[rank].substr(1)));
     }
     ballots[rank].erase(0, 1);
   }

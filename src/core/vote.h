@@ -9,8 +9,8 @@
 
 namespace fast_ulysses {
 
-// Collective. Runs `step` on every rank; it returns bytes for the others or throws. Returns every rank's bytes. When any
-// rank threw, every rank throws TransportError, naming `what`, the first rank that failed, and its reason.
+// Collective. Runs `step` on every rank; it returns bytes for the others or throws. Returns every rank's bytes. When
+// any rank threw, every rank throws TransportError, naming `what`, the first rank that failed, and its reason.
 std::vector<std::string> vote(Bootstrap& bootstrap, const std::string& what, const std::function<std::string()>& step);
 
 }  // namespace fast_ulysses

@@ -78,24 +78,25 @@ void Waiter::look_around(const std::string& what, const std::function<bool()>& r
     const bool left = board_.page(rank).state.load() == static_cast<std::uint32_t>(RankState::kDestroyed);
     if (left || !board_.alive(rank)) gone.push_back(rank);
   }
-  // What has arrived counts, even if its sender is gone by now, and what it said before it went: so the look at the words
-  // comes after the look at the senders.
+  // What has arrived counts, even if its sender is gone by now, and what it said before it went: so the look at the
+  // words comes after the look at the senders.
   if (ready()) return;
   if (board_.in_error()) board_.throw_if_error(what);
   const std::vector<int> absent = missing();
   for (const int rank : gone) {
     if (std::find(absent.begin(), absent.end(), rank) == absent.end()) continue;
-    board_.fail(ErrorCode::kPeerError, what + ": " + board_.describe(rank) + ", and has not arrived; destroy() the group");
+    board_.fail(ErrorCode::kPeerError,
+                what + ": " + board_.describe(rank) + ", and has not arrived; destroy() the group");
   }
   const double waited = std::chrono::duration<double>(Clock::now() - start).count();
   if (waited > timeout_s_) {
-    board_.fail(ErrorCode::kPeerTimeout, what + ": not arrived after " + seconds_text(timeout_s_) + ": " +
-                                             ranks_text(board_, absent));
+    board_.fail(ErrorCode::kPeerTimeout,
+                what + ": not arrived after " + seconds_text(timeout_s_) + ": " + ranks_text(board_, absent));
   }
   if (waited > kTellAfterSeconds && !told) {
     told = true;
-    log(LogLevel::kWarning, board_.who() + ": " + what + ": waiting for " + seconds_text(waited) + " for " +
-                                ranks_text(board_, absent));
+    log(LogLevel::kWarning,
+        board_.who() + ": " + what + ": waiting for " + seconds_text(waited) + " for " + ranks_text(board_, absent));
   }
 }
 

@@ -33,7 +33,8 @@ class Waiter {
       if (board_.in_error()) board_.throw_if_error(what);
       pause();
     }
-    sleep_until(what, [&] { return ready(); }, [&] { return missing(); });
+    sleep_until(
+        what, [&] { return ready(); }, [&] { return missing(); });
   }
 
   double timeout_s() const noexcept { return timeout_s_; }

@@ -1,7 +1,7 @@
 // What moves rows and words: the contract of an engine, in terms of CUDA streams.
 //
-// An exchange is enqueued as  begin, push..., signal, copy_own, wait_and_place, end.  Pushes and the signal belong to the
-// group's own transfer stream, which begin() orders after all earlier work of the caller's stream; copy_own and
+// An exchange is enqueued as  begin, push..., signal, copy_own, wait_and_place, end.  Pushes and the signal belong to
+// the group's own transfer stream, which begin() orders after all earlier work of the caller's stream; copy_own and
 // wait_and_place belong to the caller's stream, which end() orders after the transfers. On the host engine both streams
 // are the calling thread, which is the strictest order there is.
 #pragma once
@@ -38,6 +38,8 @@ class Engine {
   virtual const char* name() const noexcept = 0;
   virtual MemoryKind memory() const noexcept = 0;  // what it can copy to and from
 
+  // What the exchange that begins now moves on this rank: engines choose how by it.
+  virtual void expect(std::int64_t bytes) = 0;
   virtual void begin(Stream stream) = 0;
   virtual void push(int peer, const CopyList& copies, const char* src, char* dst) = 0;
   virtual void signal(const Handshake& handshake) = 0;  // to every peer, behind all pushes so far

@@ -9,7 +9,7 @@ namespace {
 using protocol::Arrival;
 
 // Flags in the control pages. Stores and loads are sequentially consistent: a store releases the rows that were copied
-// before it (plain stores; docs/protocol.md, step 4), and orders with ring().
+// before it (plain stores, or streaming ones behind their fence; docs/protocol.md, step 4), and orders with ring().
 class HostFlags {
  public:
   explicit HostFlags(ControlBoard& board) : board_(board) {}
@@ -30,15 +30,16 @@ class HostEngine final : public Engine {
 
   const char* name() const noexcept override { return "host"; }
   MemoryKind memory() const noexcept override { return MemoryKind::kHost; }
+  void expect(std::int64_t bytes) override { stores_ = stores_for(bytes, board_.size()); }
   void begin(Stream) override {}
   void end(Stream) override {}
   void synchronize() override {}
 
   void push(int, const CopyList& copies, const char* src, char* dst) override {
-    copy_rows(copies, src, dst);
+    copy_rows(copies, src, dst, stores_);
     if (fault_ == TestFault::kFlipBit) flip_bit(copies, dst);
   }
-  void copy_own(const CopyList& copies, const char* src, char* dst) override { copy_rows(copies, src, dst); }
+  void copy_own(const CopyList& copies, const char* src, char* dst) override { copy_rows(copies, src, dst, stores_); }
 
   void signal(const Handshake& handshake) override {
     protocol::signal(flags_, board_.rank(), board_.size(), handshake.epoch, handshake.signature);
@@ -68,8 +69,8 @@ class HostEngine final : public Engine {
     };
     waiter_.until(*handshake.what, ready, missing);
     if (fault_ == TestFault::kDropWait) place_all(placements);
-    // Again, after the windows were read: a rank that deviated may have written into them meanwhile, and whoever saw that
-    // has set this word before it did anything else.
+    // Again, after the windows were read: a rank that deviated may have written into them meanwhile, and whoever saw
+    // that has set this word before it did anything else.
     if (board_.in_error()) board_.throw_if_error(*handshake.what);
   }
 
@@ -92,9 +93,9 @@ class HostEngine final : public Engine {
                     "; rank " + std::to_string(peer) + " is in " + board_.recorded(peer, theirs));
   }
 
-  static void place(int peer, const std::vector<Placement>& placements) {
+  void place(int peer, const std::vector<Placement>& placements) const {
     for (const Placement& placement : placements) {
-      if (placement.peer == peer) copy_rows(*placement.copies, placement.window, placement.result);
+      if (placement.peer == peer) copy_rows(*placement.copies, placement.window, placement.result, stores_);
     }
   }
   void place_all(const std::vector<Placement>& placements) const {
@@ -108,6 +109,7 @@ class HostEngine final : public Engine {
   Waiter& waiter_;
   const TestFault fault_;
   HostFlags flags_;
+  Stores stores_ = Stores::kCached;
 };
 
 }  // namespace

@@ -102,7 +102,8 @@ bool FdSocket::try_receive(const std::vector<bool>& skip, std::vector<int>& fds)
     throw TransportError(system_error("receiving a descriptor over a unix socket"));
   }
   const cmsghdr* const control = CMSG_FIRSTHDR(&message.header);
-  if (control == nullptr || control->cmsg_type != SCM_RIGHTS) return false;  // not ours: the name is secret, but be sure
+  if (control == nullptr || control->cmsg_type != SCM_RIGHTS)
+    return false;  // not ours: the name is secret, but be sure
   int fd = -1;
   std::memcpy(&fd, CMSG_DATA(control), sizeof(int));
   const auto from = static_cast<std::size_t>(message.rank);
