@@ -154,22 +154,23 @@ def check_grad_is_refused(context: Any, transport: str) -> None:
         x = torch.ones(1, 4, 2 * group.size, 8, requires_grad=True)
         plain = x.detach()
         out = torch.empty(1, 4 * group.size, 2, 8)
-        refused(lambda: fast_ulysses.a2a(x, group), "grad")
-        refused(lambda: fast_ulysses.a2a_qkv(plain, plain, x, group), "grad")
-        refused(lambda: fast_ulysses.all_to_all_single(x.view(2 * group.size, -1), group), "grad")
+        parts = x.view(2 * group.size, -1)
+        refused(lambda: group.all_to_all_single(parts, async_op=True), "grad", "fast_ulysses.all_to_all_single")
+        refused(lambda: group.all_to_all_single(parts), "grad")
         refused(lambda: fast_ulysses.a2a(x, group, out=out), "out=")
         refused(lambda: fast_ulysses.a2a(plain, group, out=out.clone().requires_grad_()), "out=")
         refused(lambda: fast_ulysses.unshard(x, group), "grad")
         assert group.stats()["calls"] == 0
         with torch.no_grad():
             assert not fast_ulysses.a2a(x, group).requires_grad
+            assert not group.all_to_all_single(parts)[0].requires_grad
             fast_ulysses.a2a(x, group, out=out)
         with torch.inference_mode():
             fast_ulysses.a2a(x, group)
 
 
-def test_an_input_that_needs_grad_is_refused(pool: Pool, transport: str) -> None:
-    """Never is a gradient dropped in silence."""
+def test_an_input_that_needs_grad_is_refused_where_it_would_be_dropped(pool: Pool, transport: str) -> None:
+    """`out=` and a Work cannot carry a gradient, and never is one dropped in silence."""
     pool.run(check_grad_is_refused, 2, transport)
 
 

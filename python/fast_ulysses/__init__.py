@@ -11,6 +11,16 @@ The same exchanges are the operators ``torch.ops.fast_ulysses.*``, which take th
 
 from __future__ import annotations
 
+try:
+    import torch as _torch  # noqa: F401  (first of all: it brings libraries that others must share)
+except ModuleNotFoundError as error:
+    if error.name != "torch":
+        raise
+    raise ImportError(
+        "fast_ulysses needs torch, which is yours to choose: pip install torch (any build for your machine), "
+        "or pip install 'fast-ulysses-nvshmem[torch]'"
+    ) from error
+
 from ._C import __version__, balanced_split
 from .errors import (
     CollectiveMismatch,

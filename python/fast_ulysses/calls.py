@@ -2,23 +2,37 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import itertools
+import math
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
 
 from . import _C
+from .cuts import Cut
 from .errors import InvalidArgument
 from .fallback import Request, make_record
 from .group import Group
 
 _ELEMENT_BYTES = (1, 2, 4, 8)
 
-Splits = Sequence[int] | None
+# Smaller results come from torch's allocator, which reuses them itself.
+_POOLED_BYTES = 1 << 20
 
 
 @dataclass(frozen=True)
-class _Prepared:
+class Move:
+    """What happens to one tensor of an exchange: which dims are traded, and how each is cut."""
+
+    scatter_dim: int
+    gather_dim: int
+    scatter: Cut
+    gather: Cut
+
+
+@dataclass(frozen=True)
+class Prepared:
     """What a call needs and its arguments alone decide; kept by the group."""
 
     plan: _C.Plan
@@ -27,64 +41,99 @@ class _Prepared:
     record: bytes
 
 
-def run_call(
-    group: Group,
-    op: str,
-    inputs: tuple[torch.Tensor, ...],
-    scatter_dim: int,
-    gather_dim: int,
-    scatter_splits: Splits,
-    gather_splits: Splits,
-    out: torch.Tensor | None = None,
-) -> list[torch.Tensor]:
-    """Collective: one exchange of `inputs`, all with the same dims and splits; the results, or `[out]`."""
-    scatter_splits = None if scatter_splits is None else tuple(scatter_splits)
-    gather_splits = None if gather_splits is None else tuple(gather_splits)
+def prepare(
+    group: Group, op: str, key: object, inputs: tuple[torch.Tensor, ...], moves: Callable[[], Sequence[Move]]
+) -> Prepared:
+    """Local: the plan of a call, from the last call with equal arguments or made now. Raises InvalidArgument.
+
+    key: what decides `moves` besides the inputs' own layouts.
+    """
     for x in inputs:
         if x.layout is not torch.strided:
             raise InvalidArgument(f"{op}: a tensor of layout {x.layout} has no strides; only strided tensors are moved")
-    key = (
-        op,
-        scatter_dim,
-        gather_dim,
-        scatter_splits,
-        gather_splits,
-        tuple([(x.shape, x.stride(), x.dtype, x.device) for x in inputs]),
-        None if out is None else (out.shape, out.stride(), out.dtype, out.device, out.layout),
-    )
-    prepared = group.plans.get(key)
+    full_key = (op, key, *[(x.shape, x.stride(), x.dtype, x.device) for x in inputs])
+    prepared = group.plans.get(full_key)
     if prepared is None:
-        prepared = _prepare(group, op, inputs, scatter_dim, gather_dim, scatter_splits, gather_splits, out)
-        group.keep_plan(key, prepared)
-    if out is None:
-        results = [x.new_empty(sizes) for x, sizes in zip(inputs, prepared.output_sizes, strict=True)]
-    else:
-        _check_no_overlap(op, inputs[0], out)
-        results = [out]
+        prepared = _prepare(group, op, inputs, moves(), None)
+        group.keep_plan(full_key, prepared)
+    found: Prepared = prepared
+    return found
+
+
+def run(
+    group: Group, prepared: Prepared, inputs: Sequence[torch.Tensor], shape: Sequence[int] | None = None
+) -> list[torch.Tensor]:
+    """Collective: the exchange, into new tensors; `shape` is that of a single result, if not the plan's own."""
+    sizes = prepared.output_sizes if shape is None else [shape]
+    results = [_new_result(group, x, size) for x, size in zip(inputs, sizes, strict=True)]
     native = group.native
-    if native is None:
-        assert group.fallback_reason is not None
-        _over_torch(group, prepared, inputs, results, group.fallback_reason)
-    elif inputs[0].device.type != "cpu":
-        reason = f"a {inputs[0].device.type} tensor on transport {group.transport!r}, which serves CPU tensors"
-        _over_torch(group, prepared, inputs, results, reason)
+    if native is not None and inputs[0].is_cpu:
+        native.exchange(prepared.plan, [x.data_ptr() for x in inputs], [result.data_ptr() for result in results])
     else:
-        sources = [x.data_ptr() for x in inputs]
-        window = None if out is None else group.windows.get(out.data_ptr())
-        if window is not None and out is not None and out.is_contiguous():
-            native.exchange(prepared.plan, sources, [out.data_ptr()], [window[0]])
-        else:
-            native.exchange(prepared.plan, sources, [result.data_ptr() for result in results])
+        _over_torch(group, prepared, inputs, results)
     return results
 
 
+def run_into(
+    group: Group, op: str, key: object, x: torch.Tensor, out: torch.Tensor, moves: Callable[[], Sequence[Move]]
+) -> None:
+    """Collective: the exchange of one tensor into `out`."""
+    if x.layout is not torch.strided:
+        raise InvalidArgument(f"{op}: a tensor of layout {x.layout} has no strides; only strided tensors are moved")
+    layouts = (x.shape, x.stride(), x.dtype, x.device, out.shape, out.stride(), out.dtype, out.device, out.layout)
+    full_key = (op, key, layouts)
+    prepared = group.plans.get(full_key)
+    if prepared is None:
+        prepared = _prepare(group, op, (x,), moves(), out)
+        group.keep_plan(full_key, prepared)
+    _check_no_overlap(op, x, out)
+    native = group.native
+    if native is None or not x.is_cpu:
+        _over_torch(group, prepared, [x], [out])
+        return
+    window = group.windows.get(out.data_ptr())
+    if window is not None and out.is_contiguous():
+        native.exchange(prepared.plan, [x.data_ptr()], [out.data_ptr()], [window[0]])
+    else:
+        native.exchange(prepared.plan, [x.data_ptr()], [out.data_ptr()])
+
+
+def begin(
+    group: Group, prepared: Prepared, x: torch.Tensor, shape: Sequence[int]
+) -> tuple[torch.Tensor, _C.PendingExchange | None]:
+    """Collective, returns at once on the native path; over torch.distributed the exchange is done on return."""
+    if group.native is None or not x.is_cpu:
+        return run(group, prepared, [x], shape)[0], None
+    result = _new_result(group, x, shape)
+    return result, group.native.exchange_async(prepared.plan, [x.data_ptr()], [result.data_ptr()])
+
+
+def _new_result(group: Group, x: torch.Tensor, sizes: Sequence[int]) -> torch.Tensor:
+    count = math.prod(sizes)
+    if group.native is None or count * x.itemsize < _POOLED_BYTES or not x.is_cpu:
+        return x.new_empty(sizes)
+    storage = torch.from_dlpack(_C.take_result(count * x.itemsize)).untyped_storage()
+    result = x.new_empty(0)
+    result.set_(storage, 0, sizes, _contiguous_strides(sizes))  # not a view: it may be changed in place under autograd
+    return result
+
+
+def _contiguous_strides(sizes: Sequence[int]) -> list[int]:
+    strides = list(itertools.accumulate(reversed(sizes[1:]), lambda stride, size: stride * max(size, 1), initial=1))
+    return strides[::-1]
+
+
 def _over_torch(
-    group: Group, prepared: _Prepared, inputs: Sequence[torch.Tensor], results: Sequence[torch.Tensor], reason: str
+    group: Group, prepared: Prepared, inputs: Sequence[torch.Tensor], results: Sequence[torch.Tensor]
 ) -> None:
     group.check()
+    reason = group.fallback_reason
+    if reason is None:
+        reason = f"a {inputs[0].device.type} tensor on transport {group.transport!r}, which serves CPU tensors"
     group.count_fallback(reason)
     try:
-        group.wire.exchange(prepared.plan.text, prepared.record, prepared.requests, inputs, results)
+        seen = [result.view(sizes) for result, sizes in zip(results, prepared.output_sizes, strict=True)]
+        group.wire.exchange(prepared.plan.text, prepared.record, prepared.requests, inputs, seen)
     except BaseException as error:
         if group.native is not None:
             group.native.abort(f"{type(error).__name__}: {error}")
@@ -92,38 +141,35 @@ def _over_torch(
 
 
 def _prepare(
-    group: Group,
-    op: str,
-    inputs: tuple[torch.Tensor, ...],
-    scatter_dim: int,
-    gather_dim: int,
-    scatter_splits: Splits,
-    gather_splits: Splits,
-    out: torch.Tensor | None,
-) -> _Prepared:
+    group: Group, op: str, inputs: tuple[torch.Tensor, ...], moves: Sequence[Move], out: torch.Tensor | None
+) -> Prepared:
     """Raises InvalidArgument; the planner's own checks serve both paths, so their texts are the same."""
     _check_tensors(op, inputs)
-    out_strides = None if out is None else out.stride() if out.layout is torch.strided else None
-    tensors = [
-        (
-            list(x.shape),
-            list(x.stride()),
-            x.itemsize,
-            str(x.dtype).removeprefix("torch."),
-            scatter_dim,
-            gather_dim,
-            scatter_splits,
-            gather_splits,
-            out_strides if out_strides is None else list(out_strides),
-        )
-        for x in inputs
-    ]
+    tensors = [_tensor_args(x, move, None) for x, move in zip(inputs, moves, strict=True)]
     if out is not None:
-        without_out = _C.plan(group.rank, group.size, op, [(*tensor[:-1], None) for tensor in tensors])
-        _check_out(op, inputs[0], out, without_out.output_sizes[0])
-    plan = _C.plan(group.rank, group.size, op, tensors) if group.native is None else group.native.plan(op, tensors)
-    requests = [Request.resolve(x, group.size, scatter_dim, gather_dim, scatter_splits, gather_splits) for x in inputs]
-    return _Prepared(plan, plan.output_sizes, requests, make_record(plan.text))
+        _check_out(op, inputs[0], out, _C.plan(group.rank, group.size, op, tensors).output_sizes[0])
+        tensors = [_tensor_args(inputs[0], moves[0], out)]
+    plan = _C.plan(group.rank, group.size, op, tensors)
+    requests = [
+        Request.resolve(x, group.size, move.scatter_dim, move.gather_dim, move.scatter, move.gather)
+        for x, move in zip(inputs, moves, strict=True)
+    ]
+    return Prepared(plan, plan.output_sizes, requests, make_record(plan.text))
+
+
+def _tensor_args(x: torch.Tensor, move: Move, out: torch.Tensor | None) -> _C.TensorArgs:
+    return (
+        list(x.shape),
+        list(x.stride()),
+        x.itemsize,
+        str(x.dtype).removeprefix("torch."),
+        move.scatter_dim,
+        move.gather_dim,
+        move.scatter.lengths,
+        move.gather.lengths,
+        None if out is None else list(out.stride()),
+        move.scatter.starts,
+    )
 
 
 def _check_tensors(op: str, inputs: Sequence[torch.Tensor]) -> None:

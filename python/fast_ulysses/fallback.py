@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import itertools
 import math
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -25,6 +26,7 @@ import torch
 import torch.distributed as dist
 
 from .bootstrap import name_ranks, store_of
+from .cuts import Cut
 from .errors import CollectiveMismatch, FastUlyssesError, PeerError, PeerTimeout, StateError
 
 _CARRIERS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
@@ -42,29 +44,27 @@ class Request:
     scatter_dim: int
     gather_dim: int
     scatter_splits: tuple[int, ...]
+    scatter_starts: tuple[int, ...]
     gather_splits: tuple[int, ...]
     sizes: tuple[int, ...]
     dtype: torch.dtype
 
     @staticmethod
     def resolve(
-        x: torch.Tensor,
-        group_size: int,
-        scatter_dim: int,
-        gather_dim: int,
-        scatter_splits: Sequence[int] | None,
-        gather_splits: Sequence[int] | None,
+        x: torch.Tensor, group_size: int, scatter_dim: int, gather_dim: int, scatter: Cut, gather: Cut
     ) -> Request:
         """Local; the arguments were checked by the planner before."""
         scatter_dim %= x.dim()
         gather_dim %= x.dim()
-        even_scatter = [x.size(scatter_dim) // group_size] * group_size
-        even_gather = [x.size(gather_dim)] * group_size
+        even_scatter = (x.size(scatter_dim) // group_size,) * group_size
+        even_gather = (x.size(gather_dim),) * group_size
+        lengths = even_scatter if scatter.lengths is None else scatter.lengths
         return Request(
             scatter_dim,
             gather_dim,
-            tuple(even_scatter if scatter_splits is None else scatter_splits),
-            tuple(even_gather if gather_splits is None else gather_splits),
+            lengths,
+            tuple(itertools.accumulate(lengths[:-1], initial=0)) if scatter.starts is None else scatter.starts,
+            even_gather if gather.lengths is None else gather.lengths,
             tuple(x.shape),
             x.dtype,
         )
@@ -81,8 +81,7 @@ class Request:
 
     def source(self, x: torch.Tensor, receiver: int) -> torch.Tensor:
         """The part of this rank's input that `receiver` needs, as a view."""
-        start = sum(self.scatter_splits[:receiver])
-        return x.narrow(self.scatter_dim, start, self.scatter_splits[receiver])
+        return x.narrow(self.scatter_dim, self.scatter_starts[receiver], self.scatter_splits[receiver])
 
     def place(self, out: torch.Tensor, sender: int) -> torch.Tensor:
         """Where this rank's result holds what `sender` sends, as a view."""

@@ -21,6 +21,7 @@ from .bootstrap import next_group_number, open_channel
 from .errors import FastUlyssesError, InvalidArgument, StateError
 from .fallback import TorchWire
 from .vote import TRANSPORTS, Outcome, Terms, choose_transport, meet, this_host
+from .work import Work
 
 logger = logging.getLogger("fast_ulysses")
 
@@ -117,6 +118,7 @@ class Group:
         self.windows: dict[int, tuple[int, torch.Tensor]] = {}  # address -> (id, the whole window)
         self._destroyed = False
         self._fallback_calls: dict[str, int] = {}
+        self._under_way: list[Work] = []
 
     def stats(self) -> dict[str, Any]:
         """Local: counters since `init_group`.
@@ -175,6 +177,32 @@ class Group:
         whole = torch.from_dlpack(self.native.window_dlpack(window))
         self.windows[whole.data_ptr()] = (window, whole)
         return whole[:byte_count].view(dtype).view(sizes)
+
+    def all_to_all_single(self, x: torch.Tensor, async_op: bool = False) -> tuple[torch.Tensor, Work]:
+        """Sends the p-th of equal parts of dim 0 to rank p. Collective; returns (result, work).
+
+        x: any trailing shape, dim 0 divisible by the group's size. The result has the shape of `x`, is independent of
+        the group's memory, and is complete after ``work.wait()``. async_op=True returns at once, any number of such
+        calls may be under way, and later calls of the group come after them (on a torch.distributed group the exchange
+        is done when the call returns). Eager inference only: an input that needs grad raises InvalidArgument; use
+        `fast_ulysses.all_to_all_single`, which is differentiable.
+        """
+        if x.requires_grad and torch.is_grad_enabled():
+            raise InvalidArgument(
+                "all_to_all_single: the input needs grad, which a Work cannot carry; use "
+                "fast_ulysses.all_to_all_single, torch.no_grad() or x.detach()"
+            )
+        from . import calls, kernels  # they import this module
+
+        parts = kernels.as_parts(x.detach(), self)
+        prepared = calls.prepare(self, "all_to_all_single", None, (parts,), lambda: [kernels.PARTS])
+        result, pending = calls.begin(self, prepared, parts, x.shape)
+        work = Work(pending, parts, result)
+        if pending is not None:  # also a Work that nobody keeps must keep its tensors
+            self._under_way = [other for other in self._under_way if not other.is_completed()] + [work]
+        if not async_op:
+            work.wait()
+        return result, work
 
     def abort(self, reason: str) -> None:
         """Local: gives this group up. Peers that wait in it, and later calls on every rank, raise PeerError."""
