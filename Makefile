@@ -7,6 +7,7 @@ JOBS ?= $(shell nproc)
 PRESET ?= release
 RANKS ?= 4
 DEMO_ARGS ?=
+BENCH_ARGS ?= --device cpu --ranks 2 --shape wan-480p
 CTEST_ARGS ?=
 PYTEST_ARGS ?=
 TIER ?= ci
@@ -20,7 +21,7 @@ export JOBS
 
 SETUP_INPUTS := pyproject.toml tools/setup_dev.sh
 
-.PHONY: help demo test build cpp-test py-test models sanitize lint format dist setup clean distclean
+.PHONY: help demo bench test build cpp-test py-test models sanitize lint format dist setup clean distclean
 
 help: ## this list
 	@echo "fast_ulysses: make TARGET"
@@ -29,6 +30,9 @@ help: ## this list
 
 demo: $(VENV)/.demo build ## a real video transformer on RANKS ranks: same result as one process, with timings and a picture
 	$(VENV)/bin/fast-ulysses demo --ranks $(RANKS) $(DEMO_ARGS)
+
+bench: $(VENV)/.demo build ## the exchange against torch.distributed and one memcpy (BENCH_ARGS; see docs/benchmark.md)
+	$(VENV)/bin/fast-ulysses bench exchange $(BENCH_ARGS)
 
 test: $(VENV)/.test ## everything: C++ under mpirun, Python, protocol models; under 20 minutes on two cores
 	+@MAKE='$(MAKE)' tools/run_tests.sh

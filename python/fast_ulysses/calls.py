@@ -91,9 +91,10 @@ def run_into(
     if native is None or not x.is_cpu:
         _over_torch(group, prepared, [x], [out])
         return
-    window = group.windows.get(out.data_ptr())
+    # The address of an empty tensor reads as 0, that of its storage does not: the ranks have to decide alike.
+    window = group.windows.get(out.data_ptr() or out.untyped_storage().data_ptr())
     if window is not None and out.is_contiguous():
-        native.exchange(prepared.plan, [x.data_ptr()], [out.data_ptr()], [window[0]])
+        native.exchange(prepared.plan, [x.data_ptr()], [window[1].data_ptr()], [window[0]])
     else:
         native.exchange(prepared.plan, [x.data_ptr()], [out.data_ptr()])
 

@@ -11,11 +11,11 @@ import sys
 from collections.abc import Sequence
 from types import ModuleType
 
-from . import demo
+from . import bench, demo
 
 __all__ = ["main"]
 
-COMMANDS: tuple[ModuleType, ...] = (demo,)
+COMMANDS: tuple[ModuleType, ...] = (demo, bench)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
