@@ -170,6 +170,23 @@ def test_all_to_all_single(pool: Pool, transport: str, ranks: int) -> None:
     pool.run(check_all_to_all_single, ranks, transport)
 
 
+def check_empty_shards_into_windows(context: Any, transport: str) -> None:
+    with group_of(context, transport) as group:
+        exchange = Exchange((1, 9, 2, 8), scatter_splits=(2, 0), gather_splits=(4, 5))
+        whole = coded(exchange.sizes)
+        expected = exchange.result(whole, group)
+        out = group.empty(expected.shape, whole.dtype)
+        for _ in range(2):
+            with moved(group, exchange.peer_bytes(whole.dtype, group)):
+                fast_ulysses.a2a(exchange.input(whole, group), group, **exchange.arguments(), out=out)
+            assert_bits(out, expected, "into a window")
+
+
+def test_a_window_for_no_heads(pool: Pool, transport: str) -> None:
+    """A rank whose window stays empty still makes the call that the others make."""
+    pool.run(check_empty_shards_into_windows, 2, transport)
+
+
 def check_payload_and_scales(context: Any, transport: str) -> None:
     with group_of(context, transport) as group:
         rows = (2, 3 * group.size, 2 * group.size)

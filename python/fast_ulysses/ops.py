@@ -9,6 +9,7 @@ They are defined with `torch.library.Library.define` and `impl`, which cost the 
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -18,6 +19,7 @@ from . import kernels
 from .autograd import autograd_kernels
 from .cuts import Splits
 from .group import Group
+from .program_order import keep_program_order
 
 _SPLITS = "int scatter_dim=2, int gather_dim=1, SymInt[]? scatter_splits=None, SymInt[]? gather_splits=None"
 
@@ -33,9 +35,17 @@ _library.define(
 _library.define("all_to_all_single(Tensor x, str group) -> Tensor")
 
 
+_NAMES = ("a2a", "a2a_out", "a2a_qkv", "a2a_qkv_backward", "all_to_all_single")
+
+
 def _register(name: str, kernel: Callable[..., Any], fake: Callable[..., Any]) -> None:
+    @functools.wraps(fake)
+    def infer(*args: Any, **kwargs: Any) -> Any:
+        keep_program_order(_NAMES)
+        return fake(*args, **kwargs)
+
     _library.impl(name, kernel, "CompositeExplicitAutograd")
-    torch.library.register_fake(f"fast_ulysses::{name}", fake, lib=_library)
+    torch.library.register_fake(f"fast_ulysses::{name}", infer, lib=_library)
 
 
 _register("a2a", kernels.a2a, kernels.a2a_fake)

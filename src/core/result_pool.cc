@@ -43,7 +43,7 @@ std::shared_ptr<void> ResultPool::take(std::int64_t bytes) {
     auto best = cached_.end();
     for (auto it = cached_.begin(); it != cached_.end(); ++it) {
       const bool fits = it->bytes >= rounded && rounded * 100 >= it->bytes * kLeastFillPercent;
-      if (fits && (best == cached_.end() || it->bytes < best->bytes)) best = it;
+      if (fits && (best == cached_.end() || it->bytes <= best->bytes)) best = it;
     }
     if (best != cached_.end()) {
       block = *best;
