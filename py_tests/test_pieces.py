@@ -94,6 +94,9 @@ def check_sharding(context: Any, transport: str) -> None:
             assert part.size(1) == fast_ulysses.balanced_split(30, P)[group.rank]
             assert part.untyped_storage().data_ptr() == whole.untyped_storage().data_ptr()
             assert_bits(fast_ulysses.unshard(part, group.handle), whole)
+            positions = fast_ulysses.shard_positions(30, group)
+            assert_bits(whole[:, positions], part)
+            assert positions.dtype == torch.int64
             splits = [0] * (P - 1) + [3]
             part = fast_ulysses.shard(whole, group, -2, splits)
             assert_bits(fast_ulysses.unshard(part, group, -2, splits), whole)

@@ -24,6 +24,8 @@ struct GroupOptions {
   std::string transport = "auto";  // "auto" or "shm"; a named transport that cannot serve throws on all ranks
   double timeout_s = 600.0;        // bound of every wait
   std::int64_t heap_bytes = 0;     // windows of this capacity from the start; 0: made at the first exchange
+  // Handshakes are counted from here. Their 32-bit epochs wrap: tests start near the end to see it.
+  std::uint64_t handshakes_before = 0;
   // Called about every 100 ms by a thread that waits; may throw, which breaks the wait and faults the group.
   std::function<void()> poll_interrupt;
 };

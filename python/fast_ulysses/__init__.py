@@ -34,7 +34,7 @@ from .errors import (
 )
 from .group import Group, init_group
 from .ops import a2a, a2a_qkv, all_to_all_single
-from .sharding import shard, unshard
+from .sharding import shard, shard_positions, unshard
 
 __all__ = [
     "CollectiveMismatch",
@@ -53,5 +53,6 @@ __all__ = [
     "balanced_split",
     "init_group",
     "shard",
+    "shard_positions",
     "unshard",
 ]

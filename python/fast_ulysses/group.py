@@ -270,7 +270,8 @@ def init_group(
     pg: a process group, in any order of ranks, or a one-dimensional DeviceMesh; None means all ranks.
     transport: "auto" takes the native one, or torch.distributed when one rank cannot (Group.fallback_reason says why);
         "shm" is a demand; "torch" takes torch.distributed.
-    heap_bytes: symmetric memory to begin with, bytes a rank; None leaves it to the library. It grows when needed.
+    heap_bytes: capacity of a window to begin with, in bytes; a rank has two. None makes them at the first exchange.
+        They grow when needed.
     timeout: seconds that a wait for another rank may last; None takes the process group's own.
     name: appears in errors and in the handle, 1 to 64 of the characters ``A-Z a-z 0-9 . _ : + -``.
 

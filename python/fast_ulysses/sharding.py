@@ -30,6 +30,17 @@ def shard(x: torch.Tensor, group: Group | str, dim: int = 1, splits: Sequence[in
     return x.narrow(dim, sum(lengths[: live.rank]), lengths[live.rank])
 
 
+def shard_positions(
+    total: int, group: Group | str, splits: Sequence[int] | None = None, device: torch.device | str | None = None
+) -> torch.Tensor:
+    """The global positions of this rank's part of a dim of `total`, int64 ``[length of the part]``. Local.
+
+    For what depends on a token's place in the whole sequence: rotary tables, position embeddings, causal masks.
+    splits: as in `shard`. Raises InvalidArgument.
+    """
+    return shard(torch.arange(total, device=device), group, 0, splits)
+
+
 def unshard(x: torch.Tensor, group: Group | str, dim: int = 1, splits: Sequence[int] | None = None) -> torch.Tensor:
     """The ranks' parts joined along `dim` in group-rank order, the same on all ranks. Collective and blocking.
 

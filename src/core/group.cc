@@ -16,8 +16,9 @@ namespace {
 // What every rank must have said alike for the group to work.
 std::string agreement_text(const GroupOptions& options) {
   return "fast_ulysses " FAST_ULYSSES_VERSION ", name '" + options.name + "', transport '" + options.transport +
-         "', heap_bytes " + std::to_string(options.heap_bytes) + ", control page of " +
-         std::to_string(sizeof(ControlPage)) + " bytes";
+         "', heap_bytes " + std::to_string(options.heap_bytes) + ", handshakes_before " +
+         std::to_string(options.handshakes_before) + ", control page of " + std::to_string(sizeof(ControlPage)) +
+         " bytes";
 }
 
 void check_options(const GroupOptions& options, int size) {
@@ -66,7 +67,11 @@ TestFault agree(const GroupOptions& options, Bootstrap& bootstrap) {
 }  // namespace
 
 UlyssesGroup::Impl::Impl(GroupOptions options, Bootstrap& bootstrap)
-    : options_(std::move(options)), rank_(bootstrap.rank()), size_(bootstrap.size()), queue_(options_.poll_interrupt) {
+    : options_(std::move(options)),
+      rank_(bootstrap.rank()),
+      size_(bootstrap.size()),
+      handshakes_(options_.handshakes_before),
+      queue_(options_.poll_interrupt) {
   fault_ = agree(options_, bootstrap);
   transport_ = make_shm_transport();
   transport_name_ = transport_->name();

@@ -97,7 +97,7 @@ class UlyssesGroup::Impl {
   Arena arena_;
   std::vector<UserWindow> windows_;
   std::string transport_name_;
-  std::uint64_t handshakes_ = 0;  // enqueued so far; the epoch of the last one is its low half
+  std::uint64_t handshakes_;  // enqueued so far; the epoch of the last one is its low half
   Counters counters_;
   mutable std::mutex fault_mutex_;
   std::optional<std::string> fault_text_;

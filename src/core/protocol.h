@@ -26,9 +26,10 @@ constexpr std::uint64_t make_flag(std::uint32_t epoch, std::uint32_t signature) 
 constexpr std::uint32_t flag_signature(std::uint64_t flag) { return static_cast<std::uint32_t>(flag); }
 
 constexpr Arrival classify(std::uint64_t flag, std::uint32_t epoch, std::uint32_t signature) {
+  if (flag == 0) return Arrival::kAbsent;  // cleared memory, whatever the epoch: no signature is 0
   if (flag == make_flag(epoch, signature)) return Arrival::kHere;
   if (flag_signature(flag) == kSignatureError) return Arrival::kPeerInError;
-  // Epochs wrap: "before" is a negative distance. A flag of an earlier epoch, or the zero of cleared memory, is old.
+  // Epochs wrap: "before" is a negative distance. A flag of an earlier epoch is old.
   const auto ahead = static_cast<std::int32_t>(static_cast<std::uint32_t>(flag >> 32) - epoch);
   return ahead < 0 ? Arrival::kAbsent : Arrival::kMismatch;
 }
