@@ -14,7 +14,7 @@ import pytest
 import torch
 from coded import Exchange, assert_bits, coded, exchange_checked, group_of, moved
 from fast_ulysses import Group, InvalidArgument, PeerError, StateError
-from launcher import Pool, Ranks
+from launcher import Pool, Ranks, Report
 
 Start = Callable[..., Ranks]
 
@@ -281,3 +281,17 @@ def check_threads(context: Any, transport: str) -> None:
 
 def test_a_second_thread(pool: Pool, transport: str) -> None:
     pool.run(check_threads, 2, transport)
+
+
+def check_leaves_with_work_under_way(context: Any) -> None:
+    group = fast_ulysses.init_group(context.process_group(), transport="shm", timeout=60)
+    if context.rank == 0:  # its thread waits for rank 1 while the interpreter goes
+        group.all_to_all_single(torch.ones(4, 3), async_op=True)
+        time.sleep(0.05)
+    else:
+        time.sleep(2)
+
+
+def test_exit_with_work_under_way_and_without_destroy(launch: Callable[..., list[Report]]) -> None:
+    """A thread that asks for the GIL of a leaving interpreter is ended by it, and would take the process along."""
+    assert [report.exit_code for report in launch(check_leaves_with_work_under_way, 2)] == [0, 0]

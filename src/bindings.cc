@@ -3,6 +3,8 @@
 #include <pybind11/functional.h>
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 
 #include <memory>
 #include <string>
@@ -62,8 +64,10 @@ class PythonBootstrap final : public Bootstrap {
   py::function allgather_;
 };
 
-// Lets a waiting thread see Ctrl-C. Python delivers signals on the main thread alone; elsewhere this finds nothing.
+// Lets a waiting thread see Ctrl-C. Python delivers signals on the main thread alone. Other threads must not ask for
+// the GIL here: once the interpreter is leaving, it ends a thread that does, which C++ frames do not survive.
 void poll_python_signals() {
+  if (syscall(SYS_gettid) != getpid()) return;
   const py::gil_scoped_acquire gil;
   if (PyErr_CheckSignals() != 0) throw py::error_already_set();
 }
